@@ -1,0 +1,239 @@
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+#include <fmt/core.h>
+
+#include "apps/quintet/commands.h"
+#include "apps/quintet/launch.h"
+#include "lib/base/integers.h"
+#include "lib/base/random.h"
+#include "lib/config/load.h"
+#include "lib/device/device.h"
+#include "lib/device/memory.h"
+#include "lib/pipeline/engine.h"
+#include "lib/training/flops.h"
+#include "lib/training/trainer.h"
+
+namespace quintet {
+namespace {
+
+// Median seconds of a call, after one to warm up; about `budget` seconds in all.
+template <typename Function>
+double median_seconds(Function&& call, double budget = 0.5) {
+  using Clock = std::chrono::steady_clock;
+  std::vector<double> seconds;
+  double total = 0;
+  call();
+  while (seconds.size() < 3 || (total < budget && seconds.size() < 1000)) {
+    const auto start = Clock::now();
+    call();
+    seconds.push_back(std::chrono::duration<double>(Clock::now() - start).count());
+    total += seconds.back();
+  }
+  std::nth_element(seconds.begin(), seconds.begin() + static_cast<std::ptrdiff_t>(seconds.size() / 2), seconds.end());
+  return seconds[seconds.size() / 2];
+}
+
+// A device with an arena of random operands.
+class Bench {
+ public:
+  Bench(int threads, DType dtype) : device_(device::make_cpu_device(threads)), arena_(*device_, ledger_, "bench"), dtype_(dtype) {}
+
+  device::Device& device() { return *device_; }
+  Tensor random(Shape shape) {
+    const Tensor tensor = arena_.allocate(dtype_, shape);
+    visit_compute_type(dtype_, [&]<typename T>() {
+      uint64_t index = 0;
+      for (T& value : tensor.span<T>())
+        value = static_cast<T>(philox(1, index++, 0)[0]) / static_cast<T>(4294967296.0) - T{0.5};
+    });
+    return tensor;
+  }
+
+ private:
+  std::unique_ptr<device::Device> device_;
+  device::MemoryLedger ledger_;
+  device::Arena arena_;
+  DType dtype_;
+};
+
+struct Options {
+  int threads = 1;
+  std::string dtype = "fp32";
+  int64_t ranks = 0;
+  int64_t steps = 10;
+  std::string config;
+  std::vector<std::string> overrides;
+};
+
+DType dtype_of(const Options& options) { return options.dtype == "fp64" ? DType::fp64 : DType::fp32; }
+
+int bench_gemm(const Options& options) {
+  struct Case {
+    int64_t tokens, out, in;
+  };
+  fmt::print("{:>6} {:>6} {:>6}   forward  d_input d_weight   GFLOP/s, {} on {} threads\n", "T", "out", "in",
+             options.dtype, options.threads);
+  for (const Case& c : {Case{256, 768, 768}, Case{256, 3072, 768}, Case{256, 768, 3072}, Case{2048, 384, 384},
+                        Case{2048, 1536, 384}, Case{2048, 384, 1536}, Case{256, 50304, 768}}) {
+    Bench bench(options.threads, dtype_of(options));
+    const Tensor x = bench.random({c.tokens, c.in});
+    const Tensor weight = bench.random({c.out, c.in});
+    const Tensor y = bench.random({c.tokens, c.out});
+    const Tensor gradient = bench.random({c.out, c.in});
+    const double flops = 2.0 * static_cast<double>(c.tokens) * static_cast<double>(c.out) * static_cast<double>(c.in);
+    device::Device& device = bench.device();
+    const double forward = median_seconds([&] { device.linear_forward({.x = x, .weight = weight, .output = y}); });
+    const double input = median_seconds([&] { device.linear_backward_input({.d_output = y, .weight = weight, .d_x = x}); });
+    const double weights = median_seconds(
+        [&] { device.linear_backward_weight({.x = x, .d_output = y, .weight_gradient = gradient}); });
+    fmt::print("{:>6} {:>6} {:>6}  {:>8.1f} {:>8.1f} {:>8.1f}\n", c.tokens, c.out, c.in, flops / forward / 1e9,
+               flops / input / 1e9, flops / weights / 1e9);
+  }
+  return 0;
+}
+
+int bench_attention(const Options& options) {
+  struct Case {
+    int64_t batch, sequence, heads, head_dim;
+  };
+  fmt::print("{:>4} {:>6} {:>4} {:>4}   forward backward   GFLOP/s (causal half), {} on {} threads\n", "B", "S", "N", "D",
+             options.dtype, options.threads);
+  for (const Case& c : {Case{4, 64, 12, 64}, Case{8, 256, 6, 64}, Case{1, 2048, 12, 64}, Case{1, 4096, 8, 128}}) {
+    Bench bench(options.threads, dtype_of(options));
+    const auto heads = [&] { return bench.random({c.batch, c.sequence, c.heads, c.head_dim}); };
+    const Tensor q = heads(), k = heads(), v = heads(), output = heads();
+    const Tensor d_output = heads(), d_q = heads(), d_k = heads(), d_v = heads();
+    const Tensor log_sum_exp = bench.random({c.batch, c.heads, c.sequence});
+    const auto s = static_cast<double>(c.sequence);
+    const double product = static_cast<double>(c.batch * c.heads * c.head_dim) * s * s;  // one, causal half
+    device::Device& device = bench.device();
+    const double forward = median_seconds([&] {
+      device.attention_forward({.query = q, .key = k, .value = v, .output = output, .log_sum_exp = log_sum_exp});
+    });
+    const double backward = median_seconds([&] {
+      device.attention_backward({.query = q, .key = k, .value = v, .output = output, .log_sum_exp = log_sum_exp,
+                                 .d_output = d_output, .d_query = d_q, .d_key = d_k, .d_value = d_v});
+    });
+    fmt::print("{:>4} {:>6} {:>4} {:>4}  {:>8.1f} {:>8.1f}\n", c.batch, c.sequence, c.heads, c.head_dim,
+               2 * product / forward / 1e9, 5 * product / backward / 1e9);
+  }
+  return 0;
+}
+
+int bench_collectives(const Options& options, comm::Communicator& communicator) {
+  const int64_t ranks = communicator.placement().world_size;
+  const bool speaks = communicator.placement().rank == 0;
+  communicator.set_mesh(Mesh({{ranks, 1, 1, 1, 1}}, {Axis::tp, Axis::cp, Axis::ep, Axis::dp, Axis::pp}));
+  comm::ProcessGroup& group = communicator.group({Axis::dp}, Axis::dp);
+  const std::unique_ptr<device::Device> device = device::make_cpu_device(1);
+  device::MemoryLedger ledger;
+  if (speaks)
+    fmt::print("{:>12}   all-reduce reduce-scatter all-gather   milliseconds, {} ranks ({})\n", "bytes", ranks,
+               communicator.placement().launch);
+  for (const int64_t elements : {1024L, 65536L, 1048576L, 16777216L}) {
+    device::Buffer whole(*device, ledger, "bench", DType::fp32, elements);
+    const std::vector<int64_t> counts = group.even_counts(elements);
+    int64_t begin = 0;
+    for (int64_t i = 0; i < group.rank(); ++i) begin += counts[static_cast<size_t>(i)];
+    const Tensor own = whole.slice(begin, counts[static_cast<size_t>(group.rank())]);
+    // Ranks must call equally often, so the number of calls is fixed.
+    const auto milliseconds = [&](auto&& post) {
+      constexpr int kCalls = 5;
+      post().wait();
+      group.barrier();
+      const auto start = std::chrono::steady_clock::now();
+      for (int i = 0; i < kCalls; ++i) post().wait();
+      group.barrier();
+      return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count() / kCalls;
+    };
+    const double reduce = milliseconds([&] { return group.all_reduce(whole.tensor(), comm::Reduction::sum, "bench"); });
+    const double scatter = milliseconds([&] { return group.reduce_scatter(whole.tensor(), counts, own, "bench"); });
+    const double gather = milliseconds([&] { return group.all_gather(own, counts, whole.tensor(), "bench"); });
+    if (speaks) fmt::print("{:>12}   {:>10.3f} {:>14.3f} {:>10.3f}\n", elements * 4, reduce, scatter, gather);
+  }
+  (void)options;
+  return 0;
+}
+
+// Whole steps on random tokens: no data, no outputs.
+int bench_step(const Options& options, comm::Communicator& communicator) {
+  const config::Config config = config::load(options.config, options.overrides, communicator.placement().world_size);
+  communicator.set_mesh(Mesh(config.mesh.sizes(), config.mesh.order));
+  const std::unique_ptr<device::Device> device =
+      device::make_cpu_device(training::threads_of(config, communicator.placement()));
+  pipeline::Engine engine(config, communicator, *device, std::numeric_limits<int64_t>::max());
+  const auto load = [&](int64_t microbatch, data::Batch& batch) {
+    const int64_t sequence = config.model.seq_length;
+    const int64_t rows = config.train.micro_batch_size * sequence;
+    batch.size = config.train.micro_batch_size;
+    batch.sequence_length = sequence;
+    batch.counted = rows;
+    batch.tokens.clear(), batch.targets.clear(), batch.positions.clear(), batch.rows.clear();
+    for (int64_t row = 0; row < rows; ++row) {
+      const auto bits = philox(1, static_cast<uint64_t>(row), static_cast<uint64_t>(microbatch + 1000 * engine.data_rank()));
+      batch.tokens.push_back(static_cast<int32_t>(bits[0] % static_cast<uint64_t>(config.model.vocab_size)));
+      batch.targets.push_back(static_cast<int32_t>(bits[1] % static_cast<uint64_t>(config.model.vocab_size)));
+      batch.positions.push_back(static_cast<int32_t>(row % sequence));
+      batch.rows.push_back(row);
+    }
+  };
+  std::vector<double> seconds;
+  for (int64_t step = 0; step < options.steps + 1; ++step) {
+    communicator.world().barrier();
+    const auto start = std::chrono::steady_clock::now();
+    const pipeline::Gradients gradients = engine.forward_backward(load);
+    engine.update(1e-4, gradients);
+    communicator.world().barrier();
+    if (step > 0) seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  }
+  std::sort(seconds.begin(), seconds.end());
+  if (communicator.placement().rank != 0) return 0;
+  const double median = seconds[seconds.size() / 2];
+  const auto tokens = static_cast<double>(config.train.global_batch_size * config.model.seq_length);
+  const double flops = training::flops_per_token(config.model, engine.parameters());
+  fmt::print("{} ranks of {} threads: {:.1f} ms a step (fastest {:.1f}, slowest {:.1f}), {:.0f} tokens/s, {:.1f} GFLOP/s\n",
+             communicator.placement().world_size, device->threads(), 1e3 * median, 1e3 * seconds.front(),
+             1e3 * seconds.back(), tokens / median, tokens * flops / median / 1e9);
+  return 0;
+}
+
+}  // namespace
+
+void add_bench(CLI::App& app, Run& run, int* argc, char*** argv) {
+  auto options = std::make_shared<Options>();
+  CLI::App* bench = app.add_subcommand("bench", "Measure this machine");
+  bench->require_subcommand(1);
+
+  const auto add_kernel_bench = [&](const char* name, const char* help, int (*measure)(const Options&)) {
+    CLI::App* command = bench->add_subcommand(name, help);
+    command->add_option("--threads", options->threads, "CPU threads")->check(CLI::Range(1, 1024));
+    command->add_option("--dtype", options->dtype, "fp32 or fp64")->check(CLI::IsMember({"fp32", "fp64"}));
+    command->callback([options, measure, &run] { run = [options, measure] { return measure(*options); }; });
+  };
+  add_kernel_bench("gemm", "Matrix products of typical layers", bench_gemm);
+  add_kernel_bench("attention", "Attention, forward and backward", bench_attention);
+
+  const auto add_rank_bench = [&](const char* name, const char* help, int (*measure)(const Options&, comm::Communicator&)) {
+    CLI::App* command = bench->add_subcommand(name, help);
+    command->add_option("--ranks", options->ranks, "Thread ranks")->check(CLI::Range(1, 4096));
+    command->callback([options, measure, argc, argv, &run] {
+      run = [options, measure, argc, argv] {
+        return run_ranks(options->ranks, argc, argv,
+                         [&](comm::Communicator& communicator) { return measure(*options, communicator); });
+      };
+    });
+    return command;
+  };
+  add_rank_bench("collectives", "Collectives over all ranks", bench_collectives);
+  CLI::App* step = add_rank_bench("step", "Whole training steps of a config on random tokens", bench_step);
+  step->add_option("CONFIG", options->config, "YAML file")->required();
+  step->add_option("KEY=VALUE", options->overrides, "Overrides, such as mesh.dp=4");
+  step->add_option("--steps", options->steps, "Measured steps")->check(CLI::Range(1, 100000));
+}
+
+}  // namespace quintet

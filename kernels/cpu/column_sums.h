@@ -1,0 +1,42 @@
+// Sums over rows, kept apart by column: gradients of biases and of norm scales.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+
+#include "kernels/cpu/rows.h"
+
+namespace quintet::kernels::cpu {
+
+// gradient[c] += sum over t of term(t, c) for c < columns. Rows are added in blocks of 64 first, so that rounding
+// errors grow with rows / 64; the order depends on the shape alone.
+template <typename T, typename Term>
+void add_column_sums(int threads, int64_t rows, int64_t columns, T* gradient, Term&& term) {
+  constexpr int64_t kTile = 512, kRowBlock = 64;
+  for_columns(threads, rows, columns, [&](int64_t begin, int64_t end) {
+    std::array<T, kTile> total, partial;
+    for (int64_t first = begin; first < end; first += kTile) {
+      const int64_t width = std::min(kTile, end - first);
+      std::fill_n(total.begin(), width, T{0});
+      for (int64_t block = 0; block < rows; block += kRowBlock) {
+        std::fill_n(partial.begin(), width, T{0});
+        for (int64_t t = block; t < std::min(rows, block + kRowBlock); ++t) {
+          T* sums = partial.data();
+#pragma omp simd
+          for (int64_t c = 0; c < width; ++c) sums[c] += term(t, first + c);
+        }
+#pragma omp simd
+        for (int64_t c = 0; c < width; ++c) total[c] += partial[c];
+      }
+#pragma omp simd
+      for (int64_t c = 0; c < width; ++c) gradient[first + c] += total[c];
+    }
+  });
+}
+
+// gradient[c] += sum over t of values[t, c], [rows, columns].
+template <typename T>
+void column_sums(int threads, const T* values, int64_t rows, int64_t columns, T* gradient);
+
+}  // namespace quintet::kernels::cpu

@@ -1,0 +1,29 @@
+// Matrix products of row-major matrices in fp32 and fp64.
+#pragma once
+
+#include <cstdint>
+
+namespace quintet::kernels::cpu {
+
+// c [m, n] = op(a) [m, k] op(b) [k, n], or += with `accumulate`. A transposed operand lies in memory as [k, m] or
+// [n, k]. The leading dimensions are those in memory. c overlaps neither operand.
+// A sum over k runs in an order that depends on k alone: neither threads nor alignment change a bit.
+template <typename T>
+struct MatmulArgs {
+  int64_t m = 0, n = 0, k = 0;
+  const T* a = nullptr;
+  int64_t lda = 0;
+  bool transpose_a = false;
+  const T* b = nullptr;
+  int64_t ldb = 0;
+  bool transpose_b = false;
+  T* c = nullptr;
+  int64_t ldc = 0;
+  bool accumulate = false;
+  int threads = 1;
+};
+
+template <typename T>
+void matmul(const MatmulArgs<T>& args);
+
+}  // namespace quintet::kernels::cpu

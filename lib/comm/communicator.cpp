@@ -1,0 +1,147 @@
+#include "lib/comm/communicator.h"
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+
+#include <fmt/format.h>
+
+#include "lib/comm/message_group.h"
+#include "lib/comm/transport.h"
+
+namespace quintet::comm {
+
+bool Handle::done() const {
+  if (!operation_) return true;
+  communicator_->progress();
+  return operation_->poll();
+}
+
+void Handle::wait() {
+  if (!operation_) return;
+  communicator_->wait(*operation_);
+  operation_.reset();
+}
+
+Communicator::Communicator(Placement placement, std::unique_ptr<Transport> transport)
+    : placement_(std::move(placement)), transport_(std::move(transport)) {
+  set_rank_label(placement_.world_size > 1 ? label_of(placement_.rank) : "");
+}
+
+Communicator::~Communicator() {
+  withdraw_all();
+  set_rank_label("");
+}
+
+void Communicator::set_mesh(const Mesh& mesh) {
+  QUINTET_CHECK(!mesh_, "the mesh is set already");
+  QUINTET_CHECK(mesh.world_size() == placement_.world_size, "a mesh of {} for {} ranks", mesh.world_size(),
+                placement_.world_size);
+  mesh_ = mesh;
+  if (placement_.world_size > 1) set_rank_label(label_of(placement_.rank));
+}
+
+const Mesh& Communicator::mesh() const {
+  QUINTET_CHECK(mesh_, "no mesh is set");
+  return *mesh_;
+}
+
+std::string Communicator::label_of(int64_t rank) const {
+  return mesh_ ? mesh_->label_of(rank) : fmt::format("rank {}", rank);
+}
+
+void Communicator::set_watchdog(double seconds) { watchdog_seconds_ = seconds; }
+
+ProcessGroup& Communicator::group(AxisSet axes, std::optional<Axis> booked_under) {
+  return make_group(axes.mask(), name_of(axes), mesh().group_of(placement_.rank, axes), booked_under);
+}
+
+ProcessGroup& Communicator::world() {
+  std::vector<int64_t> members(static_cast<size_t>(placement_.world_size));
+  for (size_t i = 0; i < members.size(); ++i) members[i] = static_cast<int64_t>(i);
+  return make_group(kWorldLane, "all ranks", std::move(members), std::nullopt);
+}
+
+ProcessGroup& Communicator::make_group(uint8_t lane, std::string name, std::vector<int64_t> members,
+                                       std::optional<Axis> booked_under) {
+  std::unique_ptr<ProcessGroup>& group = groups_[{lane, booked_under}];
+  if (!group) {
+    const auto own = std::find(members.begin(), members.end(), placement_.rank) - members.begin();
+    group = std::make_unique<MessageGroup>(*this, *transport_, lane, std::move(name), std::move(members), own,
+                                           booked_under, traffic_);
+  }
+  return *group;
+}
+
+Handle Communicator::post(std::shared_ptr<Operation> operation) {
+  if (operation->poll()) return {};
+  in_flight_.push_back(operation);
+  // The last handle gone while an exception unwinds: the operands die next.
+  const auto abandon = [this, operation](Operation*) {
+    if (std::uncaught_exceptions() > 0) withdraw_all();
+  };
+  return {*this, std::shared_ptr<Operation>(operation.get(), abandon)};
+}
+
+void Communicator::progress() {
+  try {
+    transport_->progress();
+    poll_all();
+  } catch (...) {
+    withdraw_all();
+    throw;
+  }
+}
+
+void Communicator::poll_all() {
+  for (auto& operation : in_flight_)
+    if (operation->poll()) operation.reset();
+  std::erase(in_flight_, nullptr);
+}
+
+void Communicator::wait(Operation& operation) {
+  using Clock = std::chrono::steady_clock;
+  Clock::time_point last_movement = Clock::now();
+  int64_t moves = transport_->moves();
+  for (int64_t rounds = 0;; ++rounds) {
+    const uint64_t events = transport_->events();
+    progress();
+    if (operation.poll()) return;
+    if (transport_->moves() != moves) {
+      moves = transport_->moves();
+      last_movement = Clock::now();
+      rounds = 0;
+    } else if (watchdog_seconds_ > 0 &&
+               std::chrono::duration<double>(Clock::now() - last_movement).count() > watchdog_seconds_) {
+      fail_watchdog(operation);
+    }
+    transport_->nap(events, rounds);
+  }
+}
+
+void Communicator::fail_watchdog(const Operation& operation) {
+  std::string report =
+      fmt::format("{} waited {:g} s for {}", label_of(placement_.rank), watchdog_seconds_, operation.describe());
+  for (const auto& other : in_flight_)
+    if (other.get() != &operation) report += fmt::format("\n  also in flight: {}", other->describe());
+  withdraw_all();
+  throw Error(ExitCode::communication, report);
+}
+
+void Communicator::drain() {
+  while (!in_flight_.empty()) {
+    const std::shared_ptr<Operation> first = in_flight_.front();
+    wait(*first);
+  }
+}
+
+void Communicator::withdraw_all() {
+  if (in_flight_.empty()) return;
+  const auto operations = std::move(in_flight_);
+  in_flight_.clear();
+  for (const auto& operation : operations)
+    if (operation) operation->withdraw();
+  transport_->halt();
+}
+
+}  // namespace quintet::comm

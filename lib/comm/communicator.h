@@ -1,0 +1,92 @@
+// A rank's end of the world: its groups, its operations in flight, its counters. One object a rank, whether the rank is
+// a thread or a process.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lib/base/error.h"
+#include "lib/comm/process_group.h"
+#include "lib/mesh/mesh.h"
+
+namespace quintet::comm {
+
+class Transport;
+
+// Where a rank lives.
+struct Placement {
+  int64_t rank = 0, world_size = 1;
+  int64_t local_rank = 0, local_size = 1;  // among the ranks of its node
+  std::string node;                        // host name
+  std::string launch;                      // "threads" | "MPI (Open MPI 4.1.4)" | "one process"
+};
+
+class Communicator {
+ public:
+  Communicator(Placement placement, std::unique_ptr<Transport> transport);
+  ~Communicator();
+
+  const Placement& placement() const { return placement_; }
+
+  // Names ranks in reports and makes groups possible; called once.
+  void set_mesh(const Mesh& mesh);
+  const Mesh& mesh() const;
+  // "rank 5 (dp 0, tp 1, pp 1)"; before set_mesh "rank 5".
+  std::string label_of(int64_t rank) const;
+  // Seconds that a wait may last without any operation of this rank moving on; 0 = for ever.
+  void set_watchdog(double seconds);
+
+  // This rank's group along `axes`, made on first use. See ProcessGroup for booking.
+  ProcessGroup& group(AxisSet axes, std::optional<Axis> booked_under);
+  // All ranks, not counted; usable before set_mesh.
+  ProcessGroup& world();
+
+  Traffic& traffic() { return traffic_; }
+
+  // Moves posted operations on without blocking; throws when the world is aborting. Called between layers.
+  void progress();
+  // Waits for all operations posted so far.
+  void drain();
+
+ private:
+  friend class Handle;
+  friend class MessageGroup;
+
+  Handle post(std::shared_ptr<Operation> operation);
+  void poll_all();
+  // Blocks until the operation is done, moving on all others.
+  void wait(Operation& operation);
+  // Gives all operations up: this rank is about to unwind.
+  void withdraw_all();
+  [[noreturn]] void fail_watchdog(const Operation& operation);
+  ProcessGroup& make_group(uint8_t lane, std::string name, std::vector<int64_t> members,
+                           std::optional<Axis> booked_under);
+
+  Placement placement_;
+  std::unique_ptr<Transport> transport_;
+  std::optional<Mesh> mesh_;
+  double watchdog_seconds_ = 0;
+  Traffic traffic_;
+  std::vector<std::shared_ptr<Operation>> in_flight_;                                        // in order of posting
+  std::map<std::pair<uint8_t, std::optional<Axis>>, std::unique_ptr<ProcessGroup>> groups_;  // by lane and booking
+};
+
+// Runs `body` as `ranks` threads of this process and returns the process's exit code: 0, or that of the first cause,
+// whose message is printed once on standard error. A failing rank ends the others' waits. ranks = 1 runs on the calling
+// thread.
+int run_thread_ranks(int64_t ranks, const std::function<void(Communicator&)>& body);
+
+// "Open MPI 4.1.4", or "" in a build without MPI.
+std::string mpi_version();
+// Whether this process was started by mpirun or srun (or MPI finds a world of more than one).
+bool launched_by_mpi();
+// Runs `body` as this process's rank of the MPI world; same exit code on every rank, message printed once.
+int run_mpi_rank(int* argc, char*** argv, const std::function<void(Communicator&)>& body);
+
+}  // namespace quintet::comm

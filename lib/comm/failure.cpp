@@ -1,0 +1,36 @@
+#include "lib/comm/failure.h"
+
+#include <cstdio>
+
+#include <fmt/format.h>
+
+#include "lib/base/error.h"
+#include "lib/comm/transport.h"
+
+namespace quintet::comm {
+
+std::optional<Cause> cause_of(const std::exception_ptr& exception, const std::string& label, bool alone) {
+  Cause cause{kInternalFailure, "unknown exception"};
+  try {
+    std::rethrow_exception(exception);
+  } catch (const Aborted&) {
+    return std::nullopt;
+  } catch (const Error& error) {
+    cause = {static_cast<int>(error.code()), error.what()};
+  } catch (const std::exception& error) {
+    cause = {kInternalFailure, error.what()};
+  } catch (...) {
+  }
+  const bool same_everywhere = alone || cause.code == static_cast<int>(ExitCode::config);
+  if (!same_everywhere && cause.message.find(label) == std::string::npos)
+    cause.message += fmt::format(" (first on {})", label);
+  return cause;
+}
+
+void print(const Cause& cause) {
+  const std::string line = fmt::format("error: {}\n", cause.message);
+  std::fwrite(line.data(), 1, line.size(), stderr);
+  std::fflush(stderr);
+}
+
+}  // namespace quintet::comm

@@ -1,0 +1,57 @@
+#include <cstdlib>
+#include <exception>
+#include <initializer_list>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <unistd.h>
+
+#include "lib/comm/communicator.h"
+#include "lib/comm/failure.h"
+#include "lib/comm/thread_transport.h"
+
+namespace quintet::comm {
+namespace {
+
+void run_rank(const std::shared_ptr<ThreadWorld>& world, int64_t rank, const std::string& node,
+              const std::function<void(Communicator&)>& body) {
+  const int64_t ranks = world->size();
+  Communicator communicator({rank, ranks, rank, ranks, node, ranks > 1 ? "threads" : "one process"},
+                            std::make_unique<ThreadTransport>(world, rank));
+  try {
+    body(communicator);
+    communicator.drain();
+  } catch (...) {
+    const auto cause = cause_of(std::current_exception(), communicator.label_of(rank), ranks == 1);
+    if (cause) world->abort(*cause);
+  }
+}
+
+}  // namespace
+
+int run_thread_ranks(int64_t ranks, const std::function<void(Communicator&)>& body) {
+  QUINTET_CHECK(ranks >= 1, "{} ranks", ranks);
+  char node[256] = {};
+  gethostname(node, sizeof(node) - 1);
+  const auto world = std::make_shared<ThreadWorld>(ranks);
+  if (ranks == 1) {
+    run_rank(world, 0, node, body);
+  } else {
+    std::vector<std::thread> threads;
+    for (int64_t rank = 0; rank < ranks; ++rank) threads.emplace_back([&, rank] { run_rank(world, rank, node, body); });
+    for (std::thread& thread : threads) thread.join();
+  }
+  const std::optional<Cause> cause = world->cause();
+  if (!cause) return 0;
+  print(*cause);
+  return cause->code;
+}
+
+bool launched_by_mpi() {
+  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_RANK", "PMI_SIZE", "PMIX_RANK"})
+    if (std::getenv(name) != nullptr) return true;
+  return false;
+}
+
+}  // namespace quintet::comm

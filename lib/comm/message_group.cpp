@@ -1,0 +1,105 @@
+#include "lib/comm/message_group.h"
+
+#include <cstring>
+
+namespace quintet::comm {
+namespace {
+
+std::span<std::byte> bytes_of(const Tensor& tensor) {
+  return {static_cast<std::byte*>(tensor.data()), static_cast<size_t>(tensor.bytes())};
+}
+
+void copy(std::span<const std::byte> from, std::span<std::byte> to) {
+  if (!from.empty() && from.data() != to.data()) std::memcpy(to.data(), from.data(), from.size());
+}
+
+}  // namespace
+
+MessageGroup::MessageGroup(Communicator& communicator, Transport& transport, uint8_t lane, std::string name,
+                           std::vector<int64_t> members, int64_t rank, std::optional<Axis> booked_under,
+                           Traffic& traffic)
+    : ProcessGroup(std::move(members), rank, booked_under, traffic),
+      communicator_(communicator),
+      transport_(transport),
+      lane_(lane),
+      name_(std::move(name)) {}
+
+OperationInfo MessageGroup::info(std::string_view kind, std::string_view what, int64_t bytes) const {
+  return {&communicator_, &transport_, kind, std::string(what), bytes, name_, lane_};
+}
+
+Handle MessageGroup::post(OperationInfo info, Exchange exchange) {
+  return communicator_.post(std::make_shared<ExchangeOperation>(std::move(info), std::move(exchange)));
+}
+
+Handle MessageGroup::do_all_reduce(Tensor tensor, Reduction reduction, std::string_view what) {
+  if (size() == 1) return {};
+  return communicator_.post(
+      std::make_shared<AllReduceOperation>(info("all-reduce", what, tensor.bytes()), *this, tensor, reduction));
+}
+
+Handle MessageGroup::do_reduce_scatter(Tensor input, std::span<const int64_t> counts, Tensor output,
+                                       std::string_view what) {
+  if (size() == 1) {
+    copy(bytes_of(input), bytes_of(output));
+    return {};
+  }
+  return communicator_.post(std::make_shared<ReduceScatterOperation>(info("reduce-scatter", what, input.bytes()), *this,
+                                                                     input, counts, output));
+}
+
+Handle MessageGroup::do_all_gather(Tensor input, std::span<const int64_t> counts, Tensor output,
+                                   std::string_view what) {
+  const auto places = pieces_of(output, counts);
+  copy(bytes_of(input), places[static_cast<size_t>(rank())]);
+  if (size() == 1) return {};
+  const Tag tag = transport_.next_tag(lane_);
+  Exchange exchange;
+  for_each_peer(*this, [&](int64_t member, int64_t peer) {
+    exchange.send(transport_, peer, tag, bytes_of(input));
+    exchange.receive(transport_, peer, tag, places[static_cast<size_t>(member)]);
+  });
+  return post(info("all-gather", what, output.bytes()), std::move(exchange));
+}
+
+Handle MessageGroup::do_broadcast(Tensor tensor, int64_t root, std::string_view what) {
+  if (size() == 1) return {};
+  const Tag tag = transport_.next_tag(lane_);
+  Exchange exchange;
+  if (rank() == root) {
+    for_each_peer(*this, [&](int64_t, int64_t peer) { exchange.send(transport_, peer, tag, bytes_of(tensor)); });
+  } else {
+    exchange.receive(transport_, members()[static_cast<size_t>(root)], tag, bytes_of(tensor));
+  }
+  return post(info("broadcast", what, tensor.bytes()), std::move(exchange));
+}
+
+Handle MessageGroup::do_all_to_all(Tensor input, std::span<const int64_t> send_counts, Tensor output,
+                                   std::span<const int64_t> receive_counts, std::string_view what) {
+  const auto outgoing = pieces_of(input, send_counts), incoming = pieces_of(output, receive_counts);
+  copy(outgoing[static_cast<size_t>(rank())], incoming[static_cast<size_t>(rank())]);
+  if (size() == 1) return {};
+  const Tag tag = transport_.next_tag(lane_);
+  Exchange exchange;
+  for_each_peer(*this, [&](int64_t member, int64_t peer) {
+    exchange.send(transport_, peer, tag, outgoing[static_cast<size_t>(member)]);
+    exchange.receive(transport_, peer, tag, incoming[static_cast<size_t>(member)]);
+  });
+  return post(info("all-to-all", what, input.bytes()), std::move(exchange));
+}
+
+Handle MessageGroup::do_send(Tensor tensor, int64_t to, std::string_view what) {
+  const int64_t peer = members()[static_cast<size_t>(to)];
+  Exchange exchange;
+  exchange.send(transport_, peer, transport_.next_send_tag(lane_, peer), bytes_of(tensor));
+  return post(info("send", what, tensor.bytes()), std::move(exchange));
+}
+
+Handle MessageGroup::do_receive(Tensor tensor, int64_t from, std::string_view what) {
+  const int64_t peer = members()[static_cast<size_t>(from)];
+  Exchange exchange;
+  exchange.receive(transport_, peer, transport_.next_receive_tag(lane_, peer), bytes_of(tensor));
+  return post(info("receive", what, tensor.bytes()), std::move(exchange));
+}
+
+}  // namespace quintet::comm

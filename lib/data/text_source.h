@@ -1,0 +1,30 @@
+// Plain text under the `bytes` tokenizer: a token a byte, files one behind the other, each file one document. `bytes`
+// has no end-of-document id, so nothing stands between two files.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "lib/data/mapped_file.h"
+#include "lib/data/token_source.h"
+
+namespace quintet::data {
+
+constexpr int64_t kByteVocabulary = 256;
+
+class TextSource final : public TokenSource {
+ public:
+  // Throws Error(data), naming `key` and the file, for a file that is unreadable or empty.
+  TextSource(const std::string& key, const std::vector<std::string>& paths);
+
+  int64_t token_count() const override { return ends_.back(); }
+  void read(int64_t begin, std::span<int32_t> tokens) const override;
+  std::vector<int64_t> document_starts(int64_t begin, int64_t end) const override;
+  std::vector<SourceFile> files() const override;
+
+ private:
+  std::vector<MappedFile> files_;
+  std::vector<int64_t> ends_;  // of each file, in tokens from the start of the source
+};
+
+}  // namespace quintet::data

@@ -1,0 +1,409 @@
+// The CPU device: every operation checks its shapes, picks the compute type and calls kernels/cpu.
+#include <fmt/core.h>
+
+#if QUINTET_HAS_DNNL
+#include <oneapi/dnnl/dnnl.h>
+#endif
+
+#include "kernels/cpu/adamw.h"
+#include "kernels/cpu/column_sums.h"
+#include "kernels/cpu/elementwise.h"
+#include "kernels/cpu/instruction_set.h"
+#include "kernels/cpu/matmul.h"
+#include "lib/device/cpu_arguments.h"
+#include "lib/device/device.h"
+#include "lib/device/host_memory.h"
+
+namespace quintet::device {
+namespace {
+
+namespace kernels = quintet::kernels::cpu;
+
+// From and To differ; both are fp64, fp32 or bf16.
+template <typename From, typename To>
+void cast(int threads, const Tensor& from, const Tensor& to) {
+  constexpr bool kFloating = !std::is_integral_v<From> && !std::is_integral_v<To>;
+  if constexpr (kFloating && !std::is_same_v<From, To>) {
+    kernels::cast(threads, from.elements(), from.as<From>(), to.as<To>());
+  } else {
+    QUINTET_CHECK(false, "no cast from {} to {}", name_of(from.dtype()), name_of(to.dtype()));
+  }
+}
+
+class CpuDevice : public Device {
+ public:
+  explicit CpuDevice(int threads) : threads_(threads) { QUINTET_CHECK(threads >= 1, "{} threads", threads); }
+
+  std::string description() const override {
+    std::string text =
+        fmt::format("CPU, {} thread{} ({})", threads_, threads_ == 1 ? "" : "s", kernels::instruction_set());
+#if QUINTET_HAS_DNNL
+    const dnnl_version_t* version = dnnl_version();
+    text += fmt::format(", oneDNN {}.{}.{}", version->major, version->minor, version->patch);
+#endif
+    return text;
+  }
+
+  int threads() const override { return threads_; }
+
+  void* allocate(int64_t bytes) override { return allocate_host(bytes); }
+  void release(void* memory, int64_t bytes) override { release_host(memory, bytes); }
+
+  void fill(Tensor tensor, double value) override {
+    visit_dtype(tensor.dtype(), [&]<typename T>() {
+      T converted;
+      if constexpr (std::is_same_v<T, bfloat16>) {
+        converted = bfloat16(static_cast<float>(value));
+      } else {
+        converted = static_cast<T>(value);
+      }
+      kernels::fill(threads_, tensor.elements(), converted, tensor.as<T>());
+    });
+  }
+
+  void copy(Tensor from, Tensor to) override {
+    QUINTET_CHECK(from.elements() == to.elements(), "copy from {} to {}", to_string(from.shape()),
+                  to_string(to.shape()));
+    if (from.dtype() == to.dtype()) return kernels::copy_bytes(threads_, from.bytes(), from.data(), to.data());
+    visit_dtype(from.dtype(), [&]<typename From>() {
+      visit_dtype(to.dtype(), [&]<typename To>() { cast<From, To>(threads_, from, to); });
+    });
+  }
+
+  void scale(Tensor tensor, double factor) override {
+    visit_compute_type(tensor.dtype(), [&]<typename T>() {
+      kernels::scale(threads_, tensor.elements(), static_cast<T>(factor), tensor.as<T>());
+    });
+  }
+
+  void add_dropout(Tensor residual, Tensor branch, const Dropout& dropout, Tensor output) override {
+    require_rank(output, 2, "output");
+    require(branch, output.shape(), "branch");
+    require_if_present(residual, output.shape(), "residual");
+    const kernels::DropoutMask mask = mask_of(dropout, output.size(0));
+    visit_compute_type(output.dtype(), [&]<typename T>() {
+      kernels::add_dropout(threads_, mask, output.size(0), output.size(1), residual.as<T>(), branch.as<T>(),
+                           output.as<T>());
+    });
+  }
+
+  void embedding_forward(const EmbeddingForward& op) override {
+    require_rank(op.output, 2, "output");
+    visit_compute_type(op.output.dtype(), [&]<typename T>() {
+      kernels::embedding_forward(embedding_args<T>(op.tokens, op.vocabulary_start, op.positions, op.output, op.table,
+                                                   op.position_table, threads_),
+                                 op.table.as<T>(), op.position_table.as<T>(), op.output.as<T>());
+    });
+  }
+
+  void embedding_backward(const EmbeddingBackward& op) override {
+    require_rank(op.d_output, 2, "d_output");
+    visit_compute_type(op.d_output.dtype(), [&]<typename T>() {
+      kernels::embedding_backward(embedding_args<T>(op.tokens, op.vocabulary_start, op.positions, op.d_output,
+                                                    op.table_gradient, op.position_table_gradient, threads_),
+                                  op.d_output.as<T>(), op.table_gradient.as<T>(), op.position_table_gradient.as<T>());
+    });
+  }
+
+  void add_norm_forward(const AddNormForward& op) override {
+    require_rank(op.residual, 2, "residual");
+    const Shape shape = op.residual.shape(), rows = {shape[0]}, width = {shape[1]};
+    require(op.output, shape, "output");
+    require(op.weight, width, "weight");
+    require_if_present(op.bias, width, "bias");
+    require(op.inverse_deviation, rows, "inverse_deviation");
+    if (op.kind == NormKind::layernorm) require(op.mean, rows, "mean");
+    kernels::DropoutMask mask;
+    if (op.branch) {
+      require(op.branch, shape, "branch");
+      require(op.residual_output, shape, "residual_output");
+      mask = mask_of(op.dropout, shape[0]);
+    }
+    visit_compute_type(op.residual.dtype(), [&]<typename T>() {
+      kernels::add_norm_forward<T>({.norm = kind_of(op.kind),
+                                    .rows = shape[0],
+                                    .width = shape[1],
+                                    .epsilon = op.epsilon,
+                                    .residual = op.residual.as<T>(),
+                                    .branch = op.branch.as<T>(),
+                                    .dropout = mask,
+                                    .residual_output = op.residual_output.as<T>(),
+                                    .weight = op.weight.as<T>(),
+                                    .bias = op.bias.as<T>(),
+                                    .output = op.output.as<T>(),
+                                    .mean = op.mean.as<T>(),
+                                    .inverse_deviation = op.inverse_deviation.as<T>(),
+                                    .threads = threads_});
+    });
+  }
+
+  void add_norm_backward(const AddNormBackward& op) override {
+    require_rank(op.input, 2, "input");
+    const Shape shape = op.input.shape(), rows = {shape[0]}, width = {shape[1]};
+    require(op.weight, width, "weight");
+    require(op.inverse_deviation, rows, "inverse_deviation");
+    if (op.kind == NormKind::layernorm) require(op.mean, rows, "mean");
+    require(op.d_output, shape, "d_output");
+    require(op.d_residual, shape, "d_residual");
+    require(op.weight_gradient, width, "weight_gradient");
+    require_if_present(op.bias_gradient, width, "bias_gradient");
+    visit_compute_type(op.input.dtype(), [&]<typename T>() {
+      const kernels::NormBackwardArgs<T> args = {.norm = kind_of(op.kind),
+                                                 .rows = shape[0],
+                                                 .width = shape[1],
+                                                 .input = op.input.as<T>(),
+                                                 .weight = op.weight.as<T>(),
+                                                 .mean = op.mean.as<T>(),
+                                                 .inverse_deviation = op.inverse_deviation.as<T>(),
+                                                 .d_output = op.d_output.as<T>(),
+                                                 .d_input = op.d_residual.as<T>(),
+                                                 .accumulate = true,
+                                                 .threads = threads_};
+      kernels::norm_backward_parameters(args, op.weight_gradient.as<T>(), op.bias_gradient.as<T>());
+      kernels::norm_backward_input(args);
+    });
+  }
+
+  void linear_forward(const LinearForward& op) override {
+    require_rank(op.x, 2, "x");
+    require_rank(op.weight, 2, "weight");
+    const int64_t rows = op.x.size(0), inputs = op.x.size(1), outputs = op.weight.size(0);
+    const bool plain = op.activation == Activation::none;
+    require(op.weight, {outputs, inputs}, "weight");
+    require_if_present(op.bias, {outputs}, "bias");
+    require(op.output, {rows, outputs}, "output");
+    if (op.pre_activation || !plain) require(op.pre_activation, {rows, outputs}, "pre_activation");
+    visit_compute_type(op.x.dtype(), [&]<typename T>() {
+      T* product = (plain ? op.output : op.pre_activation).as<T>();
+      kernels::matmul<T>({.m = rows,
+                          .n = outputs,
+                          .k = inputs,
+                          .a = op.x.as<T>(),
+                          .lda = inputs,
+                          .b = op.weight.as<T>(),
+                          .ldb = inputs,
+                          .transpose_b = true,
+                          .c = product,
+                          .ldc = outputs,
+                          .threads = threads_});
+      if (!plain) {
+        kernels::bias_activation_forward(threads_, kind_of(op.activation), rows, outputs, op.bias.as<T>(), product,
+                                         op.output.as<T>());
+      } else if (op.bias) {
+        kernels::add_bias(threads_, rows, outputs, op.bias.as<T>(), product);
+      }
+    });
+    if (plain && op.pre_activation) copy(op.output, op.pre_activation);
+  }
+
+  void linear_backward_input(const LinearBackwardInput& op) override {
+    require_rank(op.d_output, 2, "d_output");
+    require_rank(op.d_x, 2, "d_x");
+    const int64_t rows = op.d_output.size(0), outputs = op.d_output.size(1), inputs = op.d_x.size(1);
+    require(op.weight, {outputs, inputs}, "weight");
+    require(op.d_x, {rows, inputs}, "d_x");
+    const bool plain = op.activation == Activation::none;
+    QUINTET_CHECK(plain || !op.accumulate, "an activation's derivative cannot be applied to a sum");
+    if (!plain) require(op.pre_activation, op.d_x.shape(), "pre_activation");
+    visit_compute_type(op.d_output.dtype(), [&]<typename T>() {
+      kernels::matmul<T>({.m = rows,
+                          .n = inputs,
+                          .k = outputs,
+                          .a = op.d_output.as<T>(),
+                          .lda = outputs,
+                          .b = op.weight.as<T>(),
+                          .ldb = inputs,
+                          .c = op.d_x.as<T>(),
+                          .ldc = inputs,
+                          .accumulate = op.accumulate,
+                          .threads = threads_});
+      if (plain) return;
+      kernels::activation_backward(threads_, kind_of(op.activation), op.d_x.elements(), op.pre_activation.as<T>(),
+                                   op.d_x.as<T>());
+    });
+  }
+
+  void linear_backward_weight(const LinearBackwardWeight& op) override {
+    require_rank(op.x, 2, "x");
+    require_rank(op.d_output, 2, "d_output");
+    const int64_t rows = op.x.size(0), inputs = op.x.size(1), outputs = op.d_output.size(1);
+    require(op.d_output, {rows, outputs}, "d_output");
+    require(op.weight_gradient, {outputs, inputs}, "weight_gradient");
+    require_if_present(op.bias_gradient, {outputs}, "bias_gradient");
+    visit_compute_type(op.x.dtype(), [&]<typename T>() {
+      kernels::matmul<T>({.m = outputs,
+                          .n = inputs,
+                          .k = rows,
+                          .a = op.d_output.as<T>(),
+                          .lda = outputs,
+                          .transpose_a = true,
+                          .b = op.x.as<T>(),
+                          .ldb = inputs,
+                          .c = op.weight_gradient.as<T>(),
+                          .ldc = inputs,
+                          .accumulate = true,
+                          .threads = threads_});
+      if (op.bias_gradient) {
+        kernels::column_sums(threads_, op.d_output.as<T>(), rows, outputs, op.bias_gradient.as<T>());
+      }
+    });
+  }
+
+  void swiglu_forward(const SwigluForward& op) override {
+    require(op.gate, op.output.shape(), "gate");
+    require(op.up, op.output.shape(), "up");
+    visit_compute_type(op.output.dtype(), [&]<typename T>() {
+      kernels::swiglu_forward(threads_, op.output.elements(), op.gate.as<T>(), op.up.as<T>(), op.output.as<T>());
+    });
+  }
+
+  void swiglu_backward(const SwigluBackward& op) override {
+    const Shape shape = op.d_output.shape();
+    require(op.gate, shape, "gate");
+    require(op.up, shape, "up");
+    require(op.d_gate, shape, "d_gate");
+    require(op.d_up, shape, "d_up");
+    visit_compute_type(op.d_output.dtype(), [&]<typename T>() {
+      kernels::swiglu_backward(threads_, op.d_output.elements(), op.gate.as<T>(), op.up.as<T>(), op.d_output.as<T>(),
+                               op.d_gate.as<T>(), op.d_up.as<T>());
+    });
+  }
+
+  void rope_norm_forward(const RopeNormForward& op) override {
+    require_rank(op.output, 3, "output");
+    require(op.input, op.output.shape(), "input");
+    visit_compute_type(op.output.dtype(), [&]<typename T>() {
+      kernels::rope_norm_forward(rope_norm_args<T>(op.output, op.scale, op.epsilon, op.cosine, op.sine, op.positions,
+                                                   op.inverse_rms, threads_),
+                                 op.input.as<T>(), op.inverse_rms.as<T>(), op.output.as<T>());
+    });
+  }
+
+  void rope_norm_backward(const RopeNormBackward& op) override {
+    require_rank(op.gradient, 3, "gradient");
+    if (op.scale) {
+      require(op.input, op.gradient.shape(), "input");
+      require(op.scale_gradient, {op.gradient.size(2)}, "scale_gradient");
+    }
+    visit_compute_type(op.gradient.dtype(), [&]<typename T>() {
+      kernels::rope_norm_backward(
+          rope_norm_args<T>(op.gradient, op.scale, 0, op.cosine, op.sine, op.positions, op.inverse_rms, threads_),
+          op.input.as<T>(), op.inverse_rms.as<T>(), op.gradient.as<T>(), op.scale_gradient.as<T>());
+    });
+  }
+
+  void attention_forward(const AttentionForward& op) override {
+    const kernels::AttentionShape shape =
+        attention_shape(op.query, op.key, op.first_query, op.first_key, op.document_starts);
+    require(op.value, op.key.shape(), "value");
+    require(op.output, op.query.shape(), "output");
+    require(op.log_sum_exp, {shape.batch, shape.heads, shape.query_rows}, "log_sum_exp");
+    visit_compute_type(op.query.dtype(), [&]<typename T>() {
+      kernels::attention_forward<T>({.shape = shape,
+                                     .query = head_tensor<const T>(op.query),
+                                     .key = head_tensor<const T>(op.key),
+                                     .value = head_tensor<const T>(op.value),
+                                     .output = head_tensor<T>(op.output),
+                                     .log_sum_exp = op.log_sum_exp.as<T>(),
+                                     .threads = threads_});
+    });
+  }
+
+  void attention_backward(const AttentionBackward& op) override {
+    const kernels::AttentionShape shape =
+        attention_shape(op.query, op.key, op.first_query, op.first_key, op.document_starts);
+    require(op.value, op.key.shape(), "value");
+    require(op.output, op.query.shape(), "output");
+    require(op.log_sum_exp, {shape.batch, shape.heads, shape.query_rows}, "log_sum_exp");
+    require(op.d_output, op.query.shape(), "d_output");
+    require(op.d_query, op.query.shape(), "d_query");
+    require(op.d_key, op.key.shape(), "d_key");
+    require(op.d_value, op.key.shape(), "d_value");
+    visit_compute_type(op.query.dtype(), [&]<typename T>() {
+      kernels::attention_backward<T>({.shape = shape,
+                                      .query = head_tensor<const T>(op.query),
+                                      .key = head_tensor<const T>(op.key),
+                                      .value = head_tensor<const T>(op.value),
+                                      .output = head_tensor<const T>(op.output),
+                                      .d_output = head_tensor<const T>(op.d_output),
+                                      .log_sum_exp = op.log_sum_exp.as<T>(),
+                                      .d_query = head_tensor<T>(op.d_query),
+                                      .d_key = head_tensor<T>(op.d_key),
+                                      .d_value = head_tensor<T>(op.d_value),
+                                      .accumulate = op.accumulate,
+                                      .threads = threads_});
+    });
+  }
+
+  void cross_entropy_statistics(const CrossEntropyStatistics& op) override {
+    require_statistics(op);
+    visit_compute_type(op.logits.dtype(), [&]<typename T>() {
+      kernels::cross_entropy_statistics(
+          cross_entropy_args<T>(op.logits, op.targets, op.vocabulary_start, op.valid, threads_), op.maximum.as<T>(),
+          op.sum_exp.as<T>(), op.target_logit.as<T>());
+    });
+  }
+
+  void cross_entropy_gradient(const CrossEntropyGradient& op) override {
+    require_rank(op.logits, 2, "logits");
+    require(op.maximum, {op.logits.size(0)}, "maximum");
+    require(op.sum_exp, {op.logits.size(0)}, "sum_exp");
+    visit_compute_type(op.logits.dtype(), [&]<typename T>() {
+      kernels::cross_entropy_gradient(
+          cross_entropy_args<T>(op.logits, op.targets, op.vocabulary_start, op.valid, threads_), op.maximum.as<T>(),
+          op.sum_exp.as<T>(), op.scale);
+    });
+  }
+
+  void cross_entropy_sum(const CrossEntropyStatistics& op, ExactSum& sum) override {
+    require_statistics(op);
+    visit_compute_type(op.logits.dtype(), [&]<typename T>() {
+      kernels::cross_entropy_sum(op.logits.size(0), op.targets.as<int32_t>(), op.maximum.as<T>(), op.sum_exp.as<T>(),
+                                 op.target_logit.as<T>(), sum);
+    });
+  }
+
+  void adamw(std::span<const AdamwSpan> spans, const AdamwStep& step) override {
+    QUINTET_CHECK(step.update >= 1, "update {}", step.update);
+    for (const AdamwSpan& span : spans) {
+      const int64_t elements = span.weight.elements();
+      for (const Tensor& other : {span.gradient, span.first_moment, span.second_moment}) {
+        QUINTET_CHECK(other.elements() == elements, "{} elements for a weight of {}", other.elements(), elements);
+      }
+      const kernels::AdamwArgs args = {.learning_rate = step.learning_rate,
+                                       .beta1 = step.beta1,
+                                       .beta2 = step.beta2,
+                                       .epsilon = step.epsilon,
+                                       .weight_decay = span.decay ? step.weight_decay : 0,
+                                       .gradient_scale = step.gradient_scale,
+                                       .update = step.update,
+                                       .threads = threads_};
+      visit_compute_type(span.weight.dtype(), [&]<typename T>() {
+        kernels::adamw(args, elements, span.gradient.as<T>(), span.weight.as<T>(), span.first_moment.as<T>(),
+                       span.second_moment.as<T>());
+      });
+    }
+  }
+
+  void squared_norm(std::span<const Tensor> tensors, ExactSum& sum) override {
+    for (const Tensor& tensor : tensors) {
+      visit_compute_type(tensor.dtype(), [&]<typename T>() {
+        kernels::squared_norm(threads_, tensor.elements(), tensor.as<T>(), sum);
+      });
+    }
+  }
+
+  bool all_finite(Tensor tensor) override {
+    return visit_compute_type(
+        tensor.dtype(), [&]<typename T>() { return kernels::all_finite(threads_, tensor.elements(), tensor.as<T>()); });
+  }
+
+ private:
+  int threads_;
+};
+
+}  // namespace
+
+std::unique_ptr<Device> make_cpu_device(int threads) { return std::make_unique<CpuDevice>(threads); }
+
+}  // namespace quintet::device

@@ -1,0 +1,241 @@
+// What the model asks of hardware: memory, and a flat list of operations. An operation is the largest region that one
+// kernel can do on any device; operands are contiguous views unless strides are named. Letters: T tokens of a
+// microbatch (B * S), H hidden, N heads, D head dim, V vocabulary; see lib/README.md. "compute type" is fp32 or fp64;
+// gradients of parameters are accumulated (+=) in fp32, or fp64 under fp64.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "lib/base/exact_sum.h"
+#include "lib/device/tensor.h"
+
+namespace quintet::device {
+
+enum class Activation : uint8_t { none, gelu, gelu_exact, relu_squared };
+enum class NormKind : uint8_t { layernorm, rmsnorm };
+
+// Inverted dropout keyed by identity: element (t, channel) of a [T, H] tensor is kept when word (i mod 4) of the Philox
+// block i / 4 is at or above probability * 2^32, with i = rows[t] * H + channel, and then scaled by 1 / (1 - probability).
+struct Dropout {
+  double probability = 0;  // 0: identity
+  uint64_t seed = 0;
+  uint64_t stream = 0;     // of (layer, site)
+  Tensor rows;             // i64 [T]: sample ordinal * sequence length + position
+};
+
+// output[t] = table[tokens[t] - vocabulary_start] (zero if not in this shard) + position_table[positions[t]].
+struct EmbeddingForward {
+  Tensor tokens;          // i32 [T]
+  Tensor table;           // [V shard, H]
+  int64_t vocabulary_start = 0;
+  Tensor position_table;  // [S, H], or absent
+  Tensor positions;       // i32 [T]
+  Tensor output;          // [T, H]
+};
+
+// table_gradient[tokens[t] - vocabulary_start] += d_output[t], in ascending t; the same for positions.
+struct EmbeddingBackward {
+  Tensor tokens;
+  int64_t vocabulary_start = 0;
+  Tensor positions;
+  Tensor d_output;                  // [T, H]
+  Tensor table_gradient;            // [V shard, H]
+  Tensor position_table_gradient;   // [S, H], or absent
+};
+
+// residual_output = residual + dropout(branch), without branch the residual itself (then residual_output is not
+// written and may be absent); output = norm(residual_output) * weight + bias. Statistics are kept for backward.
+struct AddNormForward {
+  NormKind kind = NormKind::layernorm;
+  double epsilon = 0;
+  Tensor residual;         // [T, H]
+  Tensor branch;           // [T, H], or absent
+  Dropout dropout;         // of the branch
+  Tensor residual_output;  // [T, H]
+  Tensor weight, bias;     // [H]; bias may be absent
+  Tensor output;           // [T, H]
+  Tensor mean;             // [T]; layernorm only
+  Tensor inverse_deviation;  // [T]: 1 / sqrt(variance + epsilon), or 1 / rms
+};
+
+// d_residual += the norm's input gradient, in place: what arrives is the gradient of residual_output by other paths.
+struct AddNormBackward {
+  NormKind kind = NormKind::layernorm;
+  Tensor input;            // [T, H]: forward's residual_output
+  Tensor weight;           // [H]
+  Tensor mean, inverse_deviation;  // [T]
+  Tensor d_output;         // [T, H]
+  Tensor d_residual;       // [T, H], in and out
+  Tensor weight_gradient, bias_gradient;  // [H]; bias may be absent
+};
+
+// pre_activation = x w^T + bias; output = activation(pre_activation). pre_activation is written only where given, and
+// must be given unless activation is none.
+struct LinearForward {
+  Tensor x;       // [T, K]
+  Tensor weight;  // [M, K]
+  Tensor bias;    // [M], or absent
+  Activation activation = Activation::none;
+  Tensor pre_activation;  // [T, M], or absent
+  Tensor output;          // [T, M]
+};
+
+// d_x = (d_output w) * activation'(pre_activation): the derivative of the activation that made x is applied here.
+// With `accumulate` (only without an activation) d_x += instead.
+struct LinearBackwardInput {
+  Tensor d_output;  // [T, M]
+  Tensor weight;    // [M, K]
+  Tensor d_x;       // [T, K]
+  bool accumulate = false;
+  Activation activation = Activation::none;
+  Tensor pre_activation;  // [T, K]
+};
+
+// weight_gradient += d_output^T x; bias_gradient += sum over T of d_output.
+struct LinearBackwardWeight {
+  Tensor x;                // [T, K]
+  Tensor d_output;         // [T, M]
+  Tensor weight_gradient;  // [M, K]
+  Tensor bias_gradient;    // [M], or absent
+};
+
+// output = silu(gate) * up; all [T, F].
+struct SwigluForward {
+  Tensor gate, up, output;
+};
+struct SwigluBackward {
+  Tensor gate, up, d_output;
+  Tensor d_gate, d_up;
+};
+
+// Per head: RMS norm over D with one scale for all heads (where `scale` is given), then rotation by position in the
+// half-split form (channel i turns with channel i + D/2; where `cosine` is given). output may alias input.
+struct RopeNormForward {
+  Tensor input;         // [T, N, D]
+  Tensor scale;         // [D], or absent
+  double epsilon = 0;
+  Tensor cosine, sine;  // [positions, D/2], or both absent
+  Tensor positions;     // i32 [T]
+  Tensor inverse_rms;   // [T, N], written where scale is given
+  Tensor output;        // [T, N, D]
+};
+struct RopeNormBackward {
+  Tensor input;  // forward's input; needed where scale is given
+  Tensor scale;
+  Tensor cosine, sine;
+  Tensor positions;
+  Tensor inverse_rms;
+  Tensor gradient;        // [T, N, D]: of the output, turned in place into that of the input
+  Tensor scale_gradient;  // [D], where scale is given
+};
+
+// Causal attention, tiled with online softmax: memory is linear in the sequence. Query q sees key k when
+// first_key + k <= first_query + q and, with document starts, first_key + k >= document_starts[b, q]. A query that sees
+// nothing gives output 0 and log_sum_exp -inf. Query head h uses key head h * key_heads / heads.
+// output = softmax(q k^T / sqrt(D)) v. Dao 2023 (FlashAttention-2).
+struct AttentionForward {
+  Tensor query;       // [B, S_q, N, D]
+  Tensor key, value;  // [B, S_k, N_kv, D]
+  int64_t first_query = 0, first_key = 0;  // global positions of row 0
+  Tensor document_starts;  // i32 [B, S_q]: first position that each query may see; or absent
+  Tensor output;           // [B, S_q, N, D]
+  Tensor log_sum_exp;      // [B, N, S_q], natural log, in the compute type
+};
+
+// d_query, d_key, d_value are written, or added to with `accumulate` (a ring's later blocks).
+struct AttentionBackward {
+  Tensor query, key, value;
+  int64_t first_query = 0, first_key = 0;
+  Tensor document_starts;
+  Tensor output, log_sum_exp;
+  Tensor d_output;
+  Tensor d_query, d_key, d_value;
+  bool accumulate = false;
+};
+
+// Softmax statistics of a vocabulary shard: maximum[t] of the valid columns, sum_exp[t] of exp(logit - maximum), and
+// target_logit[t], 0 where the target lies in another shard. Columns from `valid` on are padding.
+struct CrossEntropyStatistics {
+  Tensor logits;   // [T, V shard]
+  Tensor targets;  // i32 [T]; -1: does not count
+  int64_t vocabulary_start = 0;
+  int64_t valid = 0;
+  Tensor maximum, sum_exp, target_logit;  // [T]
+};
+
+// logits become d_logits = (softmax - one_hot) * scale in place; rows that do not count and padding columns become 0.
+struct CrossEntropyGradient {
+  Tensor logits;
+  Tensor targets;
+  int64_t vocabulary_start = 0;
+  int64_t valid = 0;
+  Tensor maximum, sum_exp;  // of the whole vocabulary
+  double scale = 1;         // 1 / tokens counted in the global batch
+};
+
+// One contiguous run of a parameter's elements in the optimizer's flat buffers.
+struct AdamwSpan {
+  Tensor weight, gradient, first_moment, second_moment;  // as many elements each
+  bool decay = false;                                    // weight decay applies
+};
+struct AdamwStep {
+  double learning_rate = 0, beta1 = 0, beta2 = 0, epsilon = 0, weight_decay = 0;
+  double gradient_scale = 1;  // clipping
+  int64_t update = 1;         // count of applied updates, this one included
+};
+
+class Device {
+ public:
+  Device() = default;
+  virtual ~Device() = default;
+  Device(const Device&) = delete;
+  Device& operator=(const Device&) = delete;
+
+  // "CPU, 2 threads (AVX-512), oneDNN 2.6".
+  virtual std::string description() const = 0;
+  // Host threads that this rank computes on.
+  virtual int threads() const = 0;
+
+  // Memory, zeroed and 64-byte aligned at least; only arenas and buffers (lib/device/memory.h) call these.
+  virtual void* allocate(int64_t bytes) = 0;
+  virtual void release(void* memory, int64_t bytes) = 0;
+
+  virtual void fill(Tensor tensor, double value) = 0;
+  // Copies and casts between any of fp64, fp32, bf16; other types only to themselves. Either side may be host memory.
+  virtual void copy(Tensor from, Tensor to) = 0;
+  virtual void scale(Tensor tensor, double factor) = 0;
+  // output = residual + dropout(branch); without residual, dropout(branch) alone. output may alias either. [T, H]
+  virtual void add_dropout(Tensor residual, Tensor branch, const Dropout& dropout, Tensor output) = 0;
+
+  virtual void embedding_forward(const EmbeddingForward& op) = 0;
+  virtual void embedding_backward(const EmbeddingBackward& op) = 0;
+  virtual void add_norm_forward(const AddNormForward& op) = 0;
+  virtual void add_norm_backward(const AddNormBackward& op) = 0;
+  virtual void linear_forward(const LinearForward& op) = 0;
+  virtual void linear_backward_input(const LinearBackwardInput& op) = 0;
+  virtual void linear_backward_weight(const LinearBackwardWeight& op) = 0;
+  virtual void swiglu_forward(const SwigluForward& op) = 0;
+  virtual void swiglu_backward(const SwigluBackward& op) = 0;
+  virtual void rope_norm_forward(const RopeNormForward& op) = 0;
+  virtual void rope_norm_backward(const RopeNormBackward& op) = 0;
+  virtual void attention_forward(const AttentionForward& op) = 0;
+  virtual void attention_backward(const AttentionBackward& op) = 0;
+  virtual void cross_entropy_statistics(const CrossEntropyStatistics& op) = 0;
+  virtual void cross_entropy_gradient(const CrossEntropyGradient& op) = 0;
+  // Adds maximum + log(sum_exp) - target_logit of each counted row to `sum`, order-free.
+  virtual void cross_entropy_sum(const CrossEntropyStatistics& op, ExactSum& sum) = 0;
+
+  virtual void adamw(std::span<const AdamwSpan> spans, const AdamwStep& step) = 0;
+  // Adds the squares of all elements to `sum`, order-free.
+  virtual void squared_norm(std::span<const Tensor> tensors, ExactSum& sum) = 0;
+  // Whether every element is finite.
+  virtual bool all_finite(Tensor tensor) = 0;
+};
+
+// A CPU device that computes on `threads` threads.
+std::unique_ptr<Device> make_cpu_device(int threads);
+
+}  // namespace quintet::device

@@ -1,0 +1,125 @@
+#include "lib/model/attention.h"
+
+#include "lib/model/initialisation.h"
+
+namespace quintet::model {
+
+Attention::Attention(parallel::ParameterStore& store, std::string name, const config::Model& config,
+                     const RopeTable& rope)
+    : name_(std::move(name)),
+      rope_(rope),
+      heads_(config.heads),
+      key_heads_(config.kv_heads),
+      head_dim_(config.head_dim),
+      epsilon_(config.norm_epsilon) {
+  const int64_t hidden = config.hidden_size;
+  const int64_t query_size = heads_ * head_dim_;
+  const int64_t key_size = key_heads_ * head_dim_;
+  query_ = Linear(store, name_ + ".query", query_size, hidden, Split::column, config.qkv_bias, matrix_init(config));
+  key_ = Linear(store, name_ + ".key", key_size, hidden, Split::column, config.qkv_bias, matrix_init(config));
+  value_ = Linear(store, name_ + ".value", key_size, hidden, Split::column, config.qkv_bias, matrix_init(config));
+  if (config.qk_norm) {
+    const parallel::ParameterSpec scale{.name = {}, .shape = {head_dim_}, .shards = {}, .init = parallel::Init::ones()};
+    parallel::ParameterSpec query_scale = scale, key_scale = scale;
+    query_scale.name = name_ + ".query_norm.weight";
+    key_scale.name = name_ + ".key_norm.weight";
+    query_norm_ = &store.add(std::move(query_scale));
+    key_norm_ = &store.add(std::move(key_scale));
+  }
+  output_ = Linear(store, name_ + ".output", hidden, query_size, Split::row, config.bias, residual_init(config));
+}
+
+Shape Attention::heads_shape(const Pass& pass, int64_t heads) const {
+  return {pass.sequences(), pass.tokens() / pass.sequences(), heads, head_dim_};
+}
+
+void Attention::project(Pass& pass, Tensor x, const Linear& linear, const parallel::Parameter* scale, int64_t heads,
+                        HeadsSaved& saved) const {
+  const Shape shape = {pass.tokens(), heads, head_dim_};
+  saved.projected = pass.keep(shape);
+  linear.forward(pass, x, saved.projected.reshaped({pass.tokens(), heads * head_dim_}));
+  const bool rotates = static_cast<bool>(rope_.cosine());
+  saved.ready = saved.projected;
+  if (scale == nullptr && !rotates) return;
+  if (scale != nullptr) {
+    saved.ready = pass.keep(shape);  // the norm's backward needs its input
+    saved.inverse_rms = pass.keep({pass.tokens(), heads});
+  }
+  pass.device.rope_norm_forward({.input = saved.projected,
+                                 .scale = scale != nullptr ? scale->weight() : Tensor{},
+                                 .epsilon = epsilon_,
+                                 .cosine = rope_.cosine(),
+                                 .sine = rope_.sine(),
+                                 .positions = pass.batch.positions,
+                                 .inverse_rms = saved.inverse_rms,
+                                 .output = saved.ready});
+}
+
+void Attention::turn_back(Pass& pass, const HeadsSaved& saved, const parallel::Parameter* scale, int64_t heads,
+                          Tensor gradient) const {
+  if (scale == nullptr && !rope_.cosine()) return;
+  pass.device.rope_norm_backward({.input = saved.projected,
+                                  .scale = scale != nullptr ? scale->weight() : Tensor{},
+                                  .cosine = rope_.cosine(),
+                                  .sine = rope_.sine(),
+                                  .positions = pass.batch.positions,
+                                  .inverse_rms = saved.inverse_rms,
+                                  .gradient = gradient.reshaped({pass.tokens(), heads, head_dim_}),
+                                  .scale_gradient = scale != nullptr ? scale->gradient() : Tensor{}});
+}
+
+void Attention::forward(Pass& pass, Tensor x, Tensor output, AttentionSaved& saved) const {
+  const int64_t tokens = pass.tokens();
+  saved.input = x;
+  project(pass, x, query_, query_norm_, heads_, saved.query);
+  project(pass, x, key_, key_norm_, key_heads_, saved.key);
+  saved.value = pass.keep({tokens, key_heads_ * head_dim_});
+  value_.forward(pass, x, saved.value);
+  pass.observe(name_ + ".query", saved.query.ready);
+  pass.observe(name_ + ".key", saved.key.ready);
+  pass.observe(name_ + ".value", saved.value);
+
+  saved.context = pass.keep({tokens, heads_ * head_dim_});
+  saved.log_sum_exp = pass.keep({pass.sequences(), heads_, tokens / pass.sequences()});
+  pass.device.attention_forward({.query = saved.query.ready.reshaped(heads_shape(pass, heads_)),
+                                 .key = saved.key.ready.reshaped(heads_shape(pass, key_heads_)),
+                                 .value = saved.value.reshaped(heads_shape(pass, key_heads_)),
+                                 .output = saved.context.reshaped(heads_shape(pass, heads_)),
+                                 .log_sum_exp = saved.log_sum_exp});
+  pass.observe(name_ + " context", saved.context);
+  output_.forward(pass, saved.context, output);
+  pass.observe(name_ + ".output", output);
+}
+
+void Attention::backward(Pass& pass, Tensor d_output, Tensor d_x, const AttentionSaved& saved) const {
+  const device::ArenaScope scope(pass.scratch);
+  const int64_t tokens = pass.tokens();
+  const Tensor d_context = pass.temporary({tokens, heads_ * head_dim_});
+  output_.backward_input(pass, d_output, d_context);
+  output_.backward_weight(pass, saved.context, d_output);
+
+  const Tensor d_query = pass.temporary({tokens, heads_ * head_dim_});
+  const Tensor d_key = pass.temporary({tokens, key_heads_ * head_dim_});
+  const Tensor d_value = pass.temporary({tokens, key_heads_ * head_dim_});
+  pass.device.attention_backward({.query = saved.query.ready.reshaped(heads_shape(pass, heads_)),
+                                  .key = saved.key.ready.reshaped(heads_shape(pass, key_heads_)),
+                                  .value = saved.value.reshaped(heads_shape(pass, key_heads_)),
+                                  .output = saved.context.reshaped(heads_shape(pass, heads_)),
+                                  .log_sum_exp = saved.log_sum_exp,
+                                  .d_output = d_context.reshaped(heads_shape(pass, heads_)),
+                                  .d_query = d_query.reshaped(heads_shape(pass, heads_)),
+                                  .d_key = d_key.reshaped(heads_shape(pass, key_heads_)),
+                                  .d_value = d_value.reshaped(heads_shape(pass, key_heads_))});
+  turn_back(pass, saved.query, query_norm_, heads_, d_query);
+  turn_back(pass, saved.key, key_norm_, key_heads_, d_key);
+
+  query_.backward_input(pass, d_query, d_x);
+  key_.backward_input(pass, d_key, d_x, /*accumulate=*/true);
+  value_.backward_input(pass, d_value, d_x, /*accumulate=*/true);
+  query_.backward_weight(pass, saved.input, d_query);
+  key_.backward_weight(pass, saved.input, d_key);
+  value_.backward_weight(pass, saved.input, d_value);
+  pass.observe(name_ + " input gradient", d_x);
+}
+
+}  // namespace quintet::model

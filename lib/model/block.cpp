@@ -1,0 +1,45 @@
+#include "lib/model/block.h"
+
+namespace quintet::model {
+namespace {
+
+// The gradient of a branch, given that of the stream it was added to: the same, but for dropout.
+Tensor branch_gradient(Pass& pass, Tensor d_residual, const std::string& site) {
+  if (pass.dropout == 0) return d_residual;
+  const Tensor d_branch = pass.temporary(d_residual.shape());
+  pass.device.add_dropout({}, d_residual, pass.dropout_at(site), d_branch);
+  return d_branch;
+}
+
+}  // namespace
+
+Block::Block(parallel::ParameterStore& store, int64_t layer, const config::Model& config, const RopeTable& rope)
+    : name_(fmt::format("layers.{}", layer)),
+      attention_norm_(store, name_ + ".attention_norm", config),
+      attention_(store, name_ + ".attention", config, rope),
+      mlp_norm_(store, name_ + ".mlp_norm", config),
+      mlp_(store, name_ + ".mlp", config) {}
+
+void Block::forward(Pass& pass, Stream& stream, BlockSaved& saved) const {
+  const Tensor attention_input = attention_norm_.forward(pass, stream, saved.attention_norm);
+  attention_.forward(pass, attention_input, stream.branch, saved.attention);
+  stream.has_branch = true;
+  stream.dropout = pass.dropout_at(name_ + ".attention");
+
+  const Tensor mlp_input = mlp_norm_.forward(pass, stream, saved.mlp_norm);
+  mlp_.forward(pass, mlp_input, stream.branch, saved.mlp);
+  stream.has_branch = true;
+  stream.dropout = pass.dropout_at(name_ + ".mlp");
+}
+
+void Block::backward(Pass& pass, Tensor d_residual, const BlockSaved& saved) const {
+  const device::ArenaScope scope(pass.scratch);
+  const Tensor d_normed = pass.temporary(d_residual.shape());
+
+  mlp_.backward(pass, branch_gradient(pass, d_residual, name_ + ".mlp"), d_normed, saved.mlp);
+  mlp_norm_.backward(pass, d_normed, d_residual, saved.mlp_norm);
+  attention_.backward(pass, branch_gradient(pass, d_residual, name_ + ".attention"), d_normed, saved.attention);
+  attention_norm_.backward(pass, d_normed, d_residual, saved.attention_norm);
+}
+
+}  // namespace quintet::model

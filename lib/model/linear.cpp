@@ -1,0 +1,44 @@
+#include "lib/model/linear.h"
+
+namespace quintet::model {
+
+Linear::Linear(parallel::ParameterStore& store, const std::string& name, int64_t out, int64_t in, Split split,
+               bool bias, parallel::Init init) {
+  const bool column = split == Split::column;
+  weight_ = &store.add({.name = name + ".weight",
+                        .shape = {out, in},
+                        .shards = {{.axis = Axis::tp, .dimension = column ? 0 : 1}},
+                        .init = init});
+  if (!bias) return;
+  parallel::ParameterSpec spec{.name = name + ".bias", .shape = {out}, .shards = {}, .init = parallel::Init::zeros()};
+  if (column) spec.shards = {{.axis = Axis::tp, .dimension = 0}};
+  bias_ = &store.add(std::move(spec));
+}
+
+void Linear::forward(Pass& pass, Tensor x, Tensor output, device::Activation activation, Tensor pre_activation) const {
+  pass.device.linear_forward({.x = x,
+                              .weight = weight_->weight(),
+                              .bias = bias_ != nullptr ? bias_->weight() : Tensor{},
+                              .activation = activation,
+                              .pre_activation = pre_activation,
+                              .output = output});
+}
+
+void Linear::backward_input(Pass& pass, Tensor d_output, Tensor d_x, bool accumulate, device::Activation activation,
+                            Tensor pre_activation) const {
+  pass.device.linear_backward_input({.d_output = d_output,
+                                     .weight = weight_->weight(),
+                                     .d_x = d_x,
+                                     .accumulate = accumulate,
+                                     .activation = activation,
+                                     .pre_activation = pre_activation});
+}
+
+void Linear::backward_weight(Pass& pass, Tensor x, Tensor d_output) const {
+  pass.device.linear_backward_weight({.x = x,
+                                      .d_output = d_output,
+                                      .weight_gradient = weight_->gradient(),
+                                      .bias_gradient = bias_ != nullptr ? bias_->gradient() : Tensor{}});
+}
+
+}  // namespace quintet::model

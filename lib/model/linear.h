@@ -1,0 +1,35 @@
+// A linear layer: weight [out, in] and bias, and its two backward products.
+#pragma once
+
+#include <string>
+
+#include "lib/model/pass.h"
+#include "lib/parallel/parameter_store.h"
+
+namespace quintet::model {
+
+// How a layer is cut over tp: by output features (column) or input features (row). Shoeybi et al. 2019, section 3.
+enum class Split { column, row };
+
+class Linear {
+ public:
+  Linear() = default;
+  // Registers `name`.weight [out, in] and, if asked, `name`.bias [out].
+  Linear(parallel::ParameterStore& store, const std::string& name, int64_t out, int64_t in, Split split, bool bias,
+         parallel::Init init);
+
+  // x: [T, in]; output: [T, out]; pre_activation: [T, out], where there is an activation.
+  void forward(Pass& pass, Tensor x, Tensor output, device::Activation activation = device::Activation::none,
+               Tensor pre_activation = {}) const;
+  // d_x (+)= d_output weight, times the derivative of the activation that made x.
+  void backward_input(Pass& pass, Tensor d_output, Tensor d_x, bool accumulate = false,
+                      device::Activation activation = device::Activation::none, Tensor pre_activation = {}) const;
+  // Adds to the gradients of weight and bias.
+  void backward_weight(Pass& pass, Tensor x, Tensor d_output) const;
+
+ private:
+  const parallel::Parameter* weight_ = nullptr;
+  const parallel::Parameter* bias_ = nullptr;
+};
+
+}  // namespace quintet::model

@@ -1,0 +1,52 @@
+#include "lib/model/norm.h"
+
+namespace quintet::model {
+
+Norm::Norm(parallel::ParameterStore& store, std::string name, const config::Model& config)
+    : name_(std::move(name)),
+      kind_(config.norm == config::Norm::layernorm ? device::NormKind::layernorm : device::NormKind::rmsnorm),
+      epsilon_(config.norm_epsilon) {
+  const Shape shape = {config.hidden_size};
+  weight_ = &store.add({.name = name_ + ".weight", .shape = shape, .shards = {}, .init = parallel::Init::ones()});
+  if (config.bias && kind_ == device::NormKind::layernorm)
+    bias_ = &store.add({.name = name_ + ".bias", .shape = shape, .shards = {}, .init = parallel::Init::zeros()});
+}
+
+Tensor Norm::forward(Pass& pass, Stream& stream, NormSaved& saved) const {
+  const Shape shape = stream.residual.shape();
+  const Shape rows = {shape[0]};
+  saved.input = stream.has_branch ? pass.keep(shape) : stream.residual;
+  if (kind_ == device::NormKind::layernorm) saved.mean = pass.keep(rows);
+  saved.inverse_deviation = pass.keep(rows);
+  const Tensor output = pass.keep(shape);
+  pass.device.add_norm_forward({.kind = kind_,
+                                .epsilon = epsilon_,
+                                .residual = stream.residual,
+                                .branch = stream.has_branch ? stream.branch : Tensor{},
+                                .dropout = stream.dropout,
+                                .residual_output = stream.has_branch ? saved.input : Tensor{},
+                                .weight = weight_->weight(),
+                                .bias = bias_ != nullptr ? bias_->weight() : Tensor{},
+                                .output = output,
+                                .mean = saved.mean,
+                                .inverse_deviation = saved.inverse_deviation});
+  stream.residual = saved.input;
+  stream.has_branch = false;
+  pass.observe(name_ + " output", output);
+  return output;
+}
+
+void Norm::backward(Pass& pass, Tensor d_output, Tensor d_residual, const NormSaved& saved) const {
+  pass.device.add_norm_backward({.kind = kind_,
+                                 .input = saved.input,
+                                 .weight = weight_->weight(),
+                                 .mean = saved.mean,
+                                 .inverse_deviation = saved.inverse_deviation,
+                                 .d_output = d_output,
+                                 .d_residual = d_residual,
+                                 .weight_gradient = weight_->gradient(),
+                                 .bias_gradient = bias_ != nullptr ? bias_->gradient() : Tensor{}});
+  pass.observe(name_ + " input gradient", d_residual);
+}
+
+}  // namespace quintet::model

@@ -1,0 +1,60 @@
+// What a layer needs besides its inputs while one microbatch passes through it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "lib/base/random.h"
+#include "lib/device/device.h"
+#include "lib/device/memory.h"
+
+namespace quintet::model {
+
+// One microbatch on the device: B sequences of S positions each, T = B * S tokens.
+struct Microbatch {
+  int64_t sequences = 0;  // B
+  Tensor tokens;          // i32 [T]
+  Tensor targets;         // i32 [T]; -1: does not count
+  Tensor positions;       // i32 [T], within the sequence
+  Tensor rows;            // i64 [T]: sample ordinal * S + position, the identity that dropout is keyed by
+};
+
+// Told of every intermediate tensor by its name, in the order of computation; used to find the first bad one.
+using Observer = std::function<void(const std::string& name, Tensor tensor)>;
+
+struct Pass {
+  device::Device& device;
+  device::Arena& saved;    // lives until this microbatch's backward is done
+  device::Arena& scratch;  // given back in the order of a stack, within a layer
+  const Microbatch& batch;
+  DType dtype = DType::fp32;  // of activations
+  double dropout = 0;         // probability; 0 in evaluation
+  uint64_t seed = 0;
+  double loss_scale = 1;  // of d_logits: 1 / tokens that count in the global batch
+  const Observer* observer = nullptr;
+
+  int64_t sequences() const { return batch.sequences; }
+  int64_t tokens() const { return batch.tokens.elements(); }
+
+  Tensor keep(Shape shape) { return saved.allocate(dtype, shape); }
+  Tensor temporary(Shape shape) { return scratch.allocate(dtype, shape); }
+  // The dropout of a site such as "layers.3.attention".
+  device::Dropout dropout_at(const std::string& site) const {
+    return {.probability = dropout, .seed = seed, .stream = stream_of("dropout", site), .rows = batch.rows};
+  }
+  void observe(const std::string& name, Tensor tensor) const {
+    if (observer != nullptr) (*observer)(name, tensor);
+  }
+};
+
+// The residual stream between layers: what stands in it, and the branch output that the next norm adds to it, so that
+// the addition costs no pass over memory of its own.
+struct Stream {
+  Tensor residual;  // [T, H]
+  Tensor branch;    // [T, H], one buffer for all layers
+  bool has_branch = false;
+  device::Dropout dropout;  // of the branch
+};
+
+}  // namespace quintet::model

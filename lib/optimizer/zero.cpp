@@ -1,0 +1,133 @@
+#include "lib/optimizer/zero.h"
+
+#include "lib/base/integers.h"
+
+namespace quintet::optimizer {
+namespace {
+constexpr AxisSet kDataAxes = {Axis::dp, Axis::ep, Axis::cp};
+}
+
+ZeroOptimizer::ZeroOptimizer(device::Device& device, device::MemoryLedger& ledger, comm::Communicator& communicator,
+                             parallel::ParameterStore& store, const config::Optimizer& config,
+                             const config::Zero& zero)
+    : device_(device),
+      group_(communicator.group(kDataAxes, Axis::dp)),
+      uncounted_group_(communicator.group(kDataAxes, std::nullopt)),
+      store_(store),
+      config_(config),
+      shards_state_(zero.stage >= 1),
+      overlap_(zero.overlap) {
+  int64_t elements = 0;
+  for (const parallel::Bucket& bucket : store.buckets()) {
+    state_offset_.push_back(elements);
+    elements += updated(bucket).count;
+  }
+  first_moment_ = device::Buffer(device, ledger, "optimizer", store.dtype(), elements);
+  second_moment_ = device::Buffer(device, ledger, "optimizer", store.dtype(), elements);
+}
+
+ZeroOptimizer::Range ZeroOptimizer::owned(const parallel::Bucket& bucket) const {
+  const int64_t piece = div_exact(bucket.elements, group_.size());
+  return {bucket.begin + group_.rank() * piece, piece};
+}
+
+ZeroOptimizer::Range ZeroOptimizer::updated(const parallel::Bucket& bucket) const {
+  return shards_state_ ? owned(bucket) : Range{bucket.begin, bucket.elements};
+}
+
+void ZeroOptimizer::begin_step() {
+  device_.fill(store_.all_gradients(), 0);
+  missing_.clear();
+  for (const parallel::Bucket& bucket : store_.buckets()) missing_.push_back(bucket.parameters.size());
+  reductions_.clear();
+}
+
+void ZeroOptimizer::gradients_done(size_t first, size_t last) {
+  for (size_t i = last; i-- > first;) {
+    const auto bucket = static_cast<size_t>(store_.parameters()[i].bucket());
+    QUINTET_CHECK(missing_[bucket] > 0, "{} is done twice", store_.parameters()[i].name());
+    if (--missing_[bucket] == 0 && overlap_) start_reduction(bucket);
+  }
+}
+
+void ZeroOptimizer::start_reduction(size_t index) {
+  const parallel::Bucket& bucket = store_.buckets()[index];
+  const Tensor gradients = store_.gradients(bucket.begin, bucket.elements);
+  const std::string what = fmt::format("gradients of bucket {}", index);
+  if (!shards_state_) {
+    reductions_.push_back(group_.all_reduce(gradients, comm::Reduction::sum, what));
+    return;
+  }
+  const Range piece = owned(bucket);
+  reductions_.push_back(group_.reduce_scatter(gradients, group_.even_counts(bucket.elements),
+                                              store_.gradients(piece.begin, piece.count), what));
+}
+
+void ZeroOptimizer::finish_reduction() {
+  for (size_t i = 0; i < missing_.size(); ++i) {
+    QUINTET_CHECK(missing_[i] == 0, "{} gradients of bucket {} are missing", missing_[i], i);
+    if (!overlap_) start_reduction(i);
+  }
+  for (comm::Handle& reduction : reductions_) reduction.wait();
+}
+
+// A parameter that several tensor ranks hold counts on the first of them; data ranks count their own pieces only.
+bool ZeroOptimizer::counts(const parallel::Parameter& parameter) const {
+  const AxisSet replicas = parameter.replicated_over(store_.mesh());
+  return !replicas.contains(Axis::tp) || store_.coordinate()[Axis::tp] == 0;
+}
+
+void ZeroOptimizer::add_squared_norm(ExactSum& sum) {
+  std::vector<Tensor> counted;
+  for (const parallel::Bucket& bucket : store_.buckets()) {
+    const Range piece = owned(bucket);
+    for (const parallel::ParameterSpan& span : parallel::ParameterStore::spans(bucket, piece.begin, piece.count))
+      if (counts(*span.parameter)) counted.push_back(store_.gradients(span.begin, span.count));
+  }
+  device_.squared_norm(counted, sum);
+}
+
+void ZeroOptimizer::update(double learning_rate, double gradient_scale) {
+  ++updates_;
+  const device::AdamwStep step{.learning_rate = learning_rate,
+                               .beta1 = config_.betas[0],
+                               .beta2 = config_.betas[1],
+                               .epsilon = config_.epsilon,
+                               .weight_decay = config_.weight_decay,
+                               .gradient_scale = gradient_scale,
+                               .update = updates_};
+  std::vector<comm::Handle> gathers;
+  for (size_t i = 0; i < store_.buckets().size(); ++i) {
+    const parallel::Bucket& bucket = store_.buckets()[i];
+    const Range range = updated(bucket);
+    std::vector<device::AdamwSpan> spans;
+    for (const parallel::ParameterSpan& span : parallel::ParameterStore::spans(bucket, range.begin, range.count)) {
+      const int64_t state = state_offset_[i] + span.begin - range.begin;
+      spans.push_back({.weight = store_.weights(span.begin, span.count),
+                       .gradient = store_.gradients(span.begin, span.count),
+                       .first_moment = first_moment_.slice(state, span.count),
+                       .second_moment = second_moment_.slice(state, span.count),
+                       .decay = span.parameter->decays()});
+    }
+    device_.adamw(spans, step);
+    if (shards_state_)
+      gathers.push_back(group_.all_gather(store_.weights(range.begin, range.count),
+                                          group_.even_counts(bucket.elements),
+                                          store_.weights(bucket.begin, bucket.elements),
+                                          fmt::format("weights of bucket {}", i)));
+  }
+  for (comm::Handle& gather : gathers) gather.wait();
+}
+
+void ZeroOptimizer::gather_gradients() {
+  if (!shards_state_) return;
+  for (const parallel::Bucket& bucket : store_.buckets()) {
+    const Range piece = owned(bucket);
+    uncounted_group_
+        .all_gather(store_.gradients(piece.begin, piece.count), group_.even_counts(bucket.elements),
+                    store_.gradients(bucket.begin, bucket.elements), "gradients for a dump")
+        .wait();
+  }
+}
+
+}  // namespace quintet::optimizer

@@ -1,0 +1,64 @@
+// AdamW over flat buckets with ZeRO's partition (Rajbhandari et al. 2020): gradients are summed over the data ranks bucket
+// by bucket; under stage 1 each rank keeps moments for its piece of every bucket, updates that piece and hands the new
+// weights round; under stage 0 every rank keeps and updates everything. Both give the same bits: the same owners add the
+// same pieces in the same order.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "lib/base/exact_sum.h"
+#include "lib/comm/communicator.h"
+#include "lib/config/config.h"
+#include "lib/device/memory.h"
+#include "lib/parallel/parameter_store.h"
+
+namespace quintet::optimizer {
+
+class ZeroOptimizer {
+ public:
+  // `store` must be allocated for as many pieces as the data group has ranks.
+  ZeroOptimizer(device::Device& device, device::MemoryLedger& ledger, comm::Communicator& communicator,
+                parallel::ParameterStore& store, const config::Optimizer& config, const config::Zero& zero);
+
+  // Clears the gradients.
+  void begin_step();
+  // The gradients of the store's parameters [first, last) take no more additions in this step. Every parameter is named
+  // once a step; a bucket whose parameters are all done starts its reduction, with `overlap` at once.
+  void gradients_done(size_t first, size_t last);
+  // Returns when this rank's pieces hold sums over all data ranks.
+  void finish_reduction();
+  // Adds the squares of this rank's share of the reduced gradient: over all ranks each parameter counts once.
+  void add_squared_norm(ExactSum& sum);
+  // One AdamW update with the gradients times `gradient_scale`; afterwards every rank has all new weights.
+  void update(double learning_rate, double gradient_scale);
+
+  // Brings the reduced gradients of all pieces to every rank, for dumps.
+  void gather_gradients();
+  int64_t updates() const { return updates_; }
+
+ private:
+  struct Range {
+    int64_t begin, count;  // in the store's flat buffers
+  };
+  // What this rank owns of a bucket's sum, and what it updates of it.
+  Range owned(const parallel::Bucket& bucket) const;
+  Range updated(const parallel::Bucket& bucket) const;
+  void start_reduction(size_t bucket);
+  bool counts(const parallel::Parameter& parameter) const;
+
+  device::Device& device_;
+  comm::ProcessGroup& group_;           // the data ranks
+  comm::ProcessGroup& uncounted_group_;  // the same, for dumps
+  parallel::ParameterStore& store_;
+  config::Optimizer config_;
+  bool shards_state_;
+  bool overlap_;
+  device::Buffer first_moment_, second_moment_;  // of the updated ranges, bucket after bucket
+  std::vector<int64_t> state_offset_;            // of each bucket in them
+  std::vector<size_t> missing_;                  // parameters of each bucket that are not done
+  std::vector<comm::Handle> reductions_;
+  int64_t updates_ = 0;
+};
+
+}  // namespace quintet::optimizer

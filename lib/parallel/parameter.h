@@ -1,0 +1,71 @@
+// A parameter says once, where its layer is defined, what it is called and how it is split; everything else that needs to
+// know (initialisation, reduction, norm, ZeRO partition, dumps, memory table) derives it from this statement.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "lib/device/tensor.h"
+#include "lib/mesh/mesh.h"
+
+namespace quintet::parallel {
+
+struct Init {
+  enum class Kind : uint8_t { constant, normal };
+  Kind kind = Kind::constant;
+  double value = 0;  // the constant, or the standard deviation
+
+  static Init zeros() { return {}; }
+  static Init ones() { return {.kind = Kind::constant, .value = 1}; }
+  static Init normal(double deviation) { return {.kind = Kind::normal, .value = deviation}; }
+};
+
+// `dimension` of the tensor is cut into equal pieces along `axis`. Axes that are not named replicate the tensor.
+struct ShardedBy {
+  Axis axis;
+  int dimension;
+};
+
+struct ParameterSpec {
+  std::string name;  // global, as in checkpoints: layers.3.attention.query.weight
+  Shape shape;       // of the whole logical tensor, [out, in]
+  std::vector<ShardedBy> shards;
+  Init init;
+};
+
+// A parameter as one rank holds it. Views are valid once the store has been allocated.
+class Parameter {
+ public:
+  const ParameterSpec& spec() const { return spec_; }
+  const std::string& name() const { return spec_.name; }
+  // The shape of this rank's shard.
+  const Shape& shape() const { return shape_; }
+  int64_t elements() const { return shape_.elements(); }
+  // Weight matrices decay, the embedding and position tables among them; vectors do not.
+  bool decays() const { return spec_.shape.rank() >= 2; }
+  // Axes of more than one rank whose ranks all hold the same values.
+  AxisSet replicated_over(const Mesh& mesh) const;
+
+  Tensor weight() const { return weight_; }
+  // Summed over microbatches; over ranks once the optimizer has reduced it.
+  Tensor gradient() const { return gradient_; }
+
+  // Where it lies in the store's flat buffers.
+  int64_t bucket() const { return bucket_; }
+  int64_t offset() const { return offset_; }
+
+ private:
+  friend class ParameterStore;
+  ParameterSpec spec_;
+  Shape shape_;
+  Tensor weight_, gradient_;
+  int64_t bucket_ = -1, offset_ = 0;
+};
+
+// The element of the whole tensor at which element `index` of the shard at `coordinate` stands.
+int64_t global_element(const ParameterSpec& spec, const Mesh& mesh, const Coordinate& coordinate, int64_t index);
+// The shape of a shard; every cut dimension must divide.
+Shape shard_shape(const ParameterSpec& spec, const Mesh& mesh);
+
+}  // namespace quintet::parallel

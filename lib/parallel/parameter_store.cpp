@@ -1,0 +1,98 @@
+#include "lib/parallel/parameter_store.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "lib/base/integers.h"
+#include "lib/base/parallel.h"
+#include "lib/base/random.h"
+
+namespace quintet::parallel {
+namespace {
+constexpr int64_t kParameterAlignment = 64;
+constexpr int64_t kBucketAlignment = 128;
+}  // namespace
+
+Parameter& ParameterStore::add(ParameterSpec spec) {
+  QUINTET_CHECK(buckets_.empty(), "{} comes after allocation", spec.name);
+  Parameter& parameter = parameters_.emplace_back();
+  parameter.shape_ = shard_shape(spec, mesh_);
+  parameter.spec_ = std::move(spec);
+  return parameter;
+}
+
+void ParameterStore::lay_out(DType dtype, int64_t pieces, int64_t bucket_bytes) {
+  dtype_ = dtype;
+  const int64_t bucket_elements = bucket_bytes / size_of(dtype);
+  const int64_t end_alignment = std::lcm(pieces, kBucketAlignment);
+  int64_t end = 0;  // of the last parameter
+  const auto close = [&] {
+    Bucket& bucket = buckets_.back();
+    bucket.elements = round_up(end - bucket.begin, end_alignment);
+    end = bucket.begin + bucket.elements;
+  };
+  for (auto parameter = parameters_.rbegin(); parameter != parameters_.rend(); ++parameter) {
+    int64_t offset = round_up(end, kParameterAlignment);
+    const bool fits = !buckets_.empty() && offset + parameter->elements() - buckets_.back().begin <= bucket_elements;
+    if (!fits) {
+      if (!buckets_.empty()) close();
+      offset = end;
+      buckets_.push_back({.begin = offset, .elements = 0, .parameters = {}});
+    }
+    parameter->bucket_ = static_cast<int64_t>(buckets_.size()) - 1;
+    parameter->offset_ = offset;
+    buckets_.back().parameters.push_back(&*parameter);
+    end = offset + parameter->elements();
+  }
+  if (!buckets_.empty()) close();
+}
+
+void ParameterStore::allocate(device::Device& device, device::MemoryLedger& ledger) {
+  weights_ = device::Buffer(device, ledger, "weights", dtype_, flat_elements());
+  gradients_ = device::Buffer(device, ledger, "gradients", dtype_, flat_elements());
+  for (Parameter& parameter : parameters_) {
+    parameter.weight_ = weights_.slice(parameter.offset_, parameter.elements()).reshaped(parameter.shape_);
+    parameter.gradient_ = gradients_.slice(parameter.offset_, parameter.elements()).reshaped(parameter.shape_);
+  }
+}
+
+void ParameterStore::initialise(uint64_t seed, int threads) {
+  constexpr int64_t kGrain = 4096;
+  for (const Parameter& parameter : parameters_) {
+    const ParameterSpec& spec = parameter.spec();
+    const uint64_t stream = stream_of("init", spec.name);
+    visit_compute_type(dtype_, [&]<typename T>() {
+      const std::span<T> values = parameter.weight().span<T>();
+      parallel_for(threads, parameter.elements(), kGrain, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) {
+          double value = spec.init.value;
+          if (spec.init.kind == Init::Kind::normal)
+            value *= normal(seed, static_cast<uint64_t>(global_element(spec, mesh_, coordinate_, i)), stream);
+          values[static_cast<size_t>(i)] = static_cast<float>(value);
+        }
+      });
+    });
+  }
+}
+
+int64_t ParameterStore::flat_elements() const {
+  return buckets_.empty() ? 0 : buckets_.back().begin + buckets_.back().elements;
+}
+
+int64_t ParameterStore::logical_elements() const {
+  int64_t elements = 0;
+  for (const Parameter& parameter : parameters_) elements += parameter.spec().shape.elements();
+  return elements;
+}
+
+std::vector<ParameterSpan> ParameterStore::spans(const Bucket& bucket, int64_t begin, int64_t count) {
+  std::vector<ParameterSpan> spans;
+  for (const Parameter* parameter : bucket.parameters) {
+    const int64_t first = std::max(begin, parameter->offset());
+    const int64_t last = std::min(begin + count, parameter->offset() + parameter->elements());
+    if (first < last) spans.push_back({parameter, first, last - first});
+  }
+  return spans;
+}
+
+}  // namespace quintet::parallel

@@ -1,0 +1,75 @@
+// All parameters of a rank in flat buffers: one for weights, one for gradients, cut into buckets that are reduced and
+// gathered as wholes. Parameters stand in the order in which backward finishes them, so that a bucket's reduction can start
+// while earlier layers still compute.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <span>
+#include <vector>
+
+#include "lib/device/memory.h"
+#include "lib/parallel/parameter.h"
+
+namespace quintet::parallel {
+
+// A run of the flat buffers. Every parameter in it starts at a multiple of 64 elements, and its end is padded to a multiple
+// of lcm(pieces, 128), so that it falls into equal pieces, one for each rank that shares the reduction.
+struct Bucket {
+  int64_t begin = 0;     // in the flat buffers
+  int64_t elements = 0;  // padding included
+  std::vector<const Parameter*> parameters;
+};
+
+// A parameter's elements within some range of the flat buffers.
+struct ParameterSpan {
+  const Parameter* parameter;
+  int64_t begin;  // in the flat buffers
+  int64_t count;
+};
+
+class ParameterStore {
+ public:
+  ParameterStore(const Mesh& mesh, const Coordinate& coordinate) : mesh_(mesh), coordinate_(coordinate) {}
+  ParameterStore(const ParameterStore&) = delete;
+  ParameterStore& operator=(const ParameterStore&) = delete;
+
+  // Registers a parameter; the reference stays valid. Layers register in forward order.
+  Parameter& add(ParameterSpec spec);
+
+  // Lays out the buckets for groups of `pieces` ranks. `bucket_bytes` bounds a bucket's gradients; a parameter larger than
+  // that has a bucket of its own.
+  void lay_out(DType dtype, int64_t pieces, int64_t bucket_bytes);
+  // Takes the memory, zeroed.
+  void allocate(device::Device& device, device::MemoryLedger& ledger);
+
+  // Fills the weights: element i of a tensor is drawn by (seed, i, name), so that every mesh starts from the same bits.
+  void initialise(uint64_t seed, int threads);
+
+  const std::deque<Parameter>& parameters() const { return parameters_; }
+  std::span<const Bucket> buckets() const { return buckets_; }
+  // Elements of the flat buffers, padding included.
+  int64_t flat_elements() const;
+  // Logical elements over the whole mesh: what users call the model's parameters.
+  int64_t logical_elements() const;
+  DType dtype() const { return dtype_; }
+  const Mesh& mesh() const { return mesh_; }
+  const Coordinate& coordinate() const { return coordinate_; }
+
+  Tensor weights(int64_t begin, int64_t count) const { return weights_.slice(begin, count); }
+  Tensor gradients(int64_t begin, int64_t count) const { return gradients_.slice(begin, count); }
+  Tensor all_gradients() const { return gradients_.tensor(); }
+
+  // The parameters, or parts of them, between `begin` and `begin + count` of a bucket's range.
+  static std::vector<ParameterSpan> spans(const Bucket& bucket, int64_t begin, int64_t count);
+
+ private:
+  const Mesh& mesh_;
+  Coordinate coordinate_;
+  std::deque<Parameter> parameters_;
+  std::vector<Bucket> buckets_;
+  DType dtype_ = DType::fp32;
+  device::Buffer weights_, gradients_;
+};
+
+}  // namespace quintet::parallel

@@ -1,0 +1,97 @@
+// A rank's working parts (device, parameters, model, optimizer) and the step that they make together: forward and backward
+// by a list of actions, reduction, clipping, update.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "lib/base/exact_sum.h"
+#include "lib/comm/communicator.h"
+#include "lib/config/config.h"
+#include "lib/data/batch.h"
+#include "lib/device/device.h"
+#include "lib/device/memory.h"
+#include "lib/model/rope.h"
+#include "lib/model/stage.h"
+#include "lib/optimizer/zero.h"
+#include "lib/parallel/parameter_store.h"
+
+namespace quintet::pipeline {
+
+// Fills a batch with what this rank reads for microbatch j of the step.
+using LoadMicrobatch = std::function<void(int64_t microbatch, data::Batch& batch)>;
+
+// What a step found before its update, equal on every rank.
+struct Gradients {
+  double loss = 0;       // mean over the tokens that count, natural log
+  double norm = 0;       // of the whole gradient, before clipping
+  int64_t counted = 0;   // tokens of the global batch that count
+};
+
+class Engine {
+ public:
+  // Takes the memory for parameters, gradients and optimizer state, and draws the initial weights. Throws Error(config) when
+  // the ranks of this node together need more than it has (`available_bytes`).
+  Engine(const config::Config& config, comm::Communicator& communicator, device::Device& device,
+         int64_t available_bytes);
+
+  device::MemoryLedger& ledger() { return ledger_; }
+  parallel::ParameterStore& parameters() { return store_; }
+  optimizer::ZeroOptimizer& optimizer() { return *optimizer_; }
+  device::Device& device() { return device_; }
+  int64_t rank() const { return communicator_.placement().rank; }
+  int64_t data_rank() const;
+  int64_t data_ranks() const;
+  // Microbatches per rank and training step.
+  int64_t microbatches() const;
+
+  // Forward and backward of the step's microbatches; gradients are summed over them and over all ranks.
+  Gradients forward_backward(const LoadMicrobatch& load);
+  // Clips and updates with what forward_backward left.
+  void update(double learning_rate, const Gradients& gradients);
+
+  // Mean loss over `microbatches` of this rank and those of the others; nothing of the training run changes.
+  double evaluate(int64_t microbatches, const LoadMicrobatch& load);
+
+  // Repeats the last step's passes with every tensor looked at, and names the first that is not finite: weights first, then
+  // activations, gradients of activations and of parameters as they arise, lowest rank first. Every rank calls it and
+  // gets the same words. Leaves the gradients unusable.
+  std::string first_non_finite();
+
+ private:
+  // A microbatch between its forward and its backward.
+  struct InFlight {
+    device::Arena arena;
+    model::Microbatch batch;
+    model::StageSaved saved;
+    InFlight(device::Device& device, device::MemoryLedger& ledger) : arena(device, ledger, "activations") {}
+  };
+
+  void check_memory(int64_t available_bytes) const;
+  InFlight& open(int64_t microbatch, data::Batch& batch);
+  void close(int64_t microbatch);
+  model::Pass pass(InFlight& in_flight, bool training);
+  void run_actions(ExactSum& loss, bool reduce);
+
+  const config::Config& config_;
+  comm::Communicator& communicator_;
+  device::Device& device_;
+  device::MemoryLedger ledger_;
+  DType dtype_;
+  model::RopeTable rope_;
+  parallel::ParameterStore store_;
+  std::optional<model::Stage> stage_;
+  std::optional<optimizer::ZeroOptimizer> optimizer_;
+  device::Arena scratch_;
+  std::vector<std::unique_ptr<InFlight>> idle_;
+  std::vector<std::unique_ptr<InFlight>> in_flight_;  // by microbatch
+  std::vector<data::Batch> batches_;  // of the step, on the host
+  double loss_scale_ = 0;
+  const model::Observer* observer_ = nullptr;
+};
+
+}  // namespace quintet::pipeline

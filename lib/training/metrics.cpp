@@ -1,0 +1,43 @@
+#include "lib/training/metrics.h"
+
+#include <nlohmann/json.hpp>
+
+#include "lib/base/error.h"
+
+namespace quintet::training {
+
+using Json = nlohmann::ordered_json;
+
+MetricsFile::MetricsFile(std::string path) : path_(std::move(path)), file_(path_, std::ios::trunc) {
+  if (!file_) fail(ExitCode::config, "run.dir: {} cannot be written", path_);
+}
+
+void MetricsFile::write_line(const std::string& line) {
+  file_ << line << '\n' << std::flush;
+  if (!file_) fail(ExitCode::config, "run.dir: {} cannot be written: is the disk full?", path_);
+}
+
+// A number that is not finite becomes null, so that the file stays JSON.
+void MetricsFile::write(const StepMetrics& metrics) {
+  Json bytes;
+  for (const Axis axis : kAxes) bytes[std::string(name_of(axis))] = metrics.comm_bytes[axis];
+  write_line(Json{{"step", metrics.step},
+                  {"loss", metrics.loss},
+                  {"grad_norm", metrics.grad_norm},
+                  {"learning_rate", metrics.learning_rate},
+                  {"tokens", metrics.tokens},
+                  {"step_seconds", metrics.step_seconds},
+                  {"tokens_per_second", metrics.tokens_per_second},
+                  {"tflops_per_rank", metrics.tflops_per_rank},
+                  {"mfu", metrics.mfu ? Json(*metrics.mfu) : Json(nullptr)},
+                  {"memory_peak_bytes", metrics.memory_peak_bytes},
+                  {"comm_bytes", bytes},
+                  {"skipped", metrics.skipped}}
+                 .dump());
+}
+
+void MetricsFile::write_validation(int64_t step, double loss) {
+  write_line(Json{{"step", step}, {"validation_loss", loss}}.dump());
+}
+
+}  // namespace quintet::training

@@ -1,0 +1,41 @@
+// metrics.jsonl: one line a step, one writer, flushed, every number in the shortest form that reads back to the same double.
+#pragma once
+
+#include <cstdint>
+#include <fstream>
+#include <optional>
+#include <string>
+
+#include "lib/mesh/mesh.h"
+
+namespace quintet::training {
+
+struct StepMetrics {
+  int64_t step = 0;  // from 1
+  double loss = 0;
+  double grad_norm = 0;
+  double learning_rate = 0;
+  int64_t tokens = 0;  // of the whole run so far
+  double step_seconds = 0;
+  double tokens_per_second = 0;  // of all ranks
+  double tflops_per_rank = 0;
+  std::optional<double> mfu;  // absent where the device's peak is unknown
+  int64_t memory_peak_bytes = 0;
+  PerAxis<int64_t> comm_bytes{};
+  bool skipped = false;
+};
+
+class MetricsFile {
+ public:
+  // Starts `path` anew.
+  explicit MetricsFile(std::string path);
+  void write(const StepMetrics& metrics);
+  void write_validation(int64_t step, double loss);
+
+ private:
+  void write_line(const std::string& line);
+  std::string path_;
+  std::ofstream file_;
+};
+
+}  // namespace quintet::training

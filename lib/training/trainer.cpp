@@ -1,0 +1,263 @@
+#include "lib/training/trainer.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <fstream>
+#include <limits>
+#include <optional>
+
+#include "lib/base/integers.h"
+#include "lib/data/dataset.h"
+#include "lib/optimizer/learning_rate.h"
+#include "lib/pipeline/engine.h"
+#include "lib/training/console.h"
+#include "lib/training/dumps.h"
+#include "lib/training/fault_policy.h"
+#include "lib/training/flops.h"
+#include "lib/training/log.h"
+#include "lib/training/metrics.h"
+#include "lib/training/run_folder.h"
+#include "lib/training/signals.h"
+
+namespace quintet::training {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+// Bytes that this node can still give, page cache included; everything where the kernel does not say.
+int64_t available_memory() {
+  std::ifstream file("/proc/meminfo");
+  for (std::string line; std::getline(file, line);)
+    if (line.rfind("MemAvailable:", 0) == 0) return std::stoll(line.substr(line.find(':') + 1)) * 1024;
+  return std::numeric_limits<int64_t>::max();
+}
+
+std::vector<data::Entry> entries_of(const std::vector<config::DataSource>& sources) {
+  std::vector<data::Entry> entries;
+  for (const config::DataSource& source : sources) entries.push_back({.path = source.path, .weight = source.weight});
+  return entries;
+}
+
+data::Split open_data(const config::Config& config) {
+  data::DatasetOptions training;
+  training.entries = entries_of(config.data.train);
+  training.sequence_length = config.model.seq_length;
+  training.seed = static_cast<uint64_t>(config.run.seed);
+  training.shuffle = config.data.shuffle;
+  data::ValidationOptions validation;
+  if (const auto* fraction = std::get_if<double>(&config.data.validation)) validation.fraction = *fraction;
+  if (const auto* sources = std::get_if<std::vector<config::DataSource>>(&config.data.validation))
+    validation.entries = entries_of(*sources);
+  return data::open_split(training, validation);
+}
+
+bool contains(const std::vector<int64_t>& steps, int64_t step) {
+  return std::find(steps.begin(), steps.end(), step) != steps.end();
+}
+
+// What every step's end tells all ranks: the largest of each over them.
+struct Agreement {
+  int64_t signal = 0;
+  int64_t memory_peak_bytes = 0;
+  PerAxis<int64_t> comm_bytes{};
+};
+
+class Trainer {
+ public:
+  Trainer(const config::Config& config, comm::Communicator& communicator)
+      : config_(config),
+        communicator_(communicator),
+        folder_(run_folder(config)),
+        data_(open_data(config)),
+        device_(device::make_cpu_device(threads_of(config, communicator.placement()))) {
+    watch_signals();
+    const int64_t available = available_memory();
+    communicator.world().barrier();  // all have looked before one takes
+    engine_.emplace(config, communicator, *device_, available);
+    open_folder();
+    policy_.emplace(config.fault);
+    flops_per_token_ = flops_per_token(config.model, engine_->parameters());
+    show_start();
+  }
+
+  int run() {
+    if (contains(config_.logging.weight_dump_steps, 0)) dump_weights(*engine_, config_, folder_, 0);
+    const auto start = Clock::now();
+    for (int64_t step = 1; step <= config_.train.steps; ++step) {
+      train_step(step);
+      if (validates_after(step)) validate(step);
+      if (contains(config_.logging.weight_dump_steps, step)) dump_weights(*engine_, config_, folder_, step);
+      if (const int code = stop_code(step); code != 0) return code;
+    }
+    log_->info("done      {} steps in {:.1f} s", config_.train.steps, seconds_since(start));
+    return 0;
+  }
+
+ private:
+  void open_folder();
+  void show_start();
+  void train_step(int64_t step);
+  [[noreturn]] void stop_for_non_finite(int64_t step, const pipeline::Gradients& gradients);
+  Agreement agree();
+  bool validates_after(int64_t step) const;
+  void validate(int64_t step);
+  int stop_code(int64_t step);
+
+  const config::Config& config_;
+  comm::Communicator& communicator_;
+  std::string folder_;
+  data::Split data_;
+  std::unique_ptr<device::Device> device_;
+  std::optional<pipeline::Engine> engine_;
+  std::optional<FaultPolicy> policy_;
+  std::optional<Log> log_;
+  std::optional<MetricsFile> metrics_;
+  double flops_per_token_ = 0;
+  double trained_seconds_ = 0;  // in steps of this run, without evaluation
+  Agreement agreed_;
+};
+
+void Trainer::open_folder() {
+  std::string aside;
+  if (engine_->rank() == 0) aside = prepare_run_folder(config_);
+  communicator_.world().barrier();
+  log_.emplace(folder_, engine_->rank(), config_.logging.level == config::LogLevel::debug);
+  if (engine_->rank() != 0) return;
+  metrics_.emplace(folder_ + "/metrics.jsonl");
+  if (!aside.empty()) log_->info("EARLIER RUN without a checkpoint: its outputs now lie in {}; starting from step 1", aside);
+}
+
+void Trainer::show_start() {
+  log_->info("run       {}", folder_);
+  show_mesh(*log_, communicator_, device_->description());
+  show_model(*log_, config_, engine_->parameters().logical_elements(), flops_per_token_);
+  show_data(*log_, data_.training, data_.validation);
+  show_memory(*log_, engine_->ledger(), "before the first step");
+  if (config_.logging.tensorboard) log_->info("note      this build writes no TensorBoard events; metrics.jsonl has every figure");
+}
+
+void Trainer::train_step(int64_t step) {
+  const auto start = Clock::now();
+  const config::Train& train = config_.train;
+  const double rate = optimizer::learning_rate(config_.optimizer, config_.schedule, step);
+  communicator_.traffic() = {};
+
+  const pipeline::Gradients gradients = engine_->forward_backward([&](int64_t microbatch, data::Batch& batch) {
+    data::fill_batch(data_.training,
+                     {.base = (step - 1) * train.global_batch_size,
+                      .microbatch = microbatch,
+                      .data_rank = engine_->data_rank(),
+                      .data_ranks = engine_->data_ranks(),
+                      .size = train.micro_batch_size},
+                     batch);
+  });
+  const comm::Traffic counted = communicator_.traffic();  // a dump's does not count
+  if (contains(config_.logging.gradient_dump_steps, step)) dump_gradients(*engine_, folder_, step);
+  communicator_.traffic() = counted;
+  const FaultPolicy::Verdict verdict = policy_->judge(gradients);
+  if (verdict == FaultPolicy::Verdict::apply) engine_->update(rate, gradients);
+  agreed_ = agree();
+
+  StepMetrics metrics;
+  metrics.step = step;
+  metrics.loss = gradients.loss;
+  metrics.grad_norm = gradients.norm;
+  metrics.learning_rate = rate;
+  const int64_t tokens = train.global_batch_size * config_.model.seq_length;
+  metrics.tokens = step * tokens;
+  metrics.step_seconds = seconds_since(start);
+  metrics.tokens_per_second = static_cast<double>(tokens) / metrics.step_seconds;
+  const auto ranks = static_cast<double>(communicator_.mesh().world_size());
+  metrics.tflops_per_rank = metrics.tokens_per_second * flops_per_token_ / ranks / 1e12;
+  if (config_.device.peak_tflops) metrics.mfu = metrics.tflops_per_rank / *config_.device.peak_tflops;
+  metrics.memory_peak_bytes = agreed_.memory_peak_bytes;
+  metrics.comm_bytes = agreed_.comm_bytes;
+  metrics.skipped = verdict != FaultPolicy::Verdict::apply;
+
+  trained_seconds_ += metrics.step_seconds;
+  const double seconds_left = trained_seconds_ / static_cast<double>(step) * static_cast<double>(train.steps - step);
+  const bool logged = step % config_.logging.every == 0 || step == 1 || step == train.steps || metrics.skipped;
+  if (metrics_) metrics_->write(metrics);
+  if (logged) log_->info("{}", step_line(metrics, train.steps, seconds_left));
+  log_->progress(progress_bar(metrics, train.steps, seconds_left));
+  log_->debug("step {}: {:.3f} s, {} bytes handed over dp", step, metrics.step_seconds, counted.bytes[Axis::dp]);
+  if (step == 1) show_memory(*log_, engine_->ledger(), "after the first step");
+  if (verdict == FaultPolicy::Verdict::stop) stop_for_non_finite(step, gradients);
+}
+
+void Trainer::stop_for_non_finite(int64_t step, const pipeline::Gradients& gradients) {
+  const std::string limit =
+      policy_->skipped() > 0 ? fmt::format("; more than fault.max_skipped_steps ({}) steps in a row were skipped",
+                                           config_.fault.max_skipped_steps)
+                             : "";
+  if (std::isfinite(gradients.loss) && std::isfinite(gradients.norm))
+    fail(ExitCode::numeric, "step {}: grad_norm {} is past fault.spike_sigma{}", step, gradients.norm, limit);
+  fail(ExitCode::numeric, "step {}: loss is {} and grad_norm {}; the first tensor that is not finite is {}{}", step,
+       gradients.loss, gradients.norm, engine_->first_non_finite(), limit);
+}
+
+Agreement Trainer::agree() {
+  std::array<int64_t, 2 + kAxisCount> words = {requested_signal(), engine_->ledger().peak_bytes()};
+  const PerAxis<int64_t>& bytes = communicator_.traffic().bytes;
+  std::copy(bytes.values.begin(), bytes.values.end(), words.begin() + 2);
+  communicator_.world()
+      .all_reduce(Tensor(words.data(), DType::i64, {static_cast<int64_t>(words.size())}), comm::Reduction::max,
+                  "what a step tells all ranks")
+      .wait();
+  Agreement agreed{.signal = words[0], .memory_peak_bytes = words[1], .comm_bytes = {}};
+  std::copy(words.begin() + 2, words.end(), agreed.comm_bytes.values.begin());
+  return agreed;
+}
+
+bool Trainer::validates_after(int64_t step) const {
+  if (!data_.validation) return false;
+  const int64_t every = config_.train.eval_every;
+  return step == config_.train.steps || (every > 0 && step % every == 0);
+}
+
+void Trainer::validate(int64_t step) {
+  const config::Train& train = config_.train;
+  const int64_t samples = std::min(train.eval_steps * train.global_batch_size, data_.validation->windows());
+  const int64_t microbatches = data::microbatches_for(samples, engine_->data_ranks(), train.micro_batch_size);
+  const double loss = engine_->evaluate(microbatches, [&](int64_t microbatch, data::Batch& batch) {
+    data::fill_batch(*data_.validation,
+                     {.base = 0,
+                      .microbatch = microbatch,
+                      .data_rank = engine_->data_rank(),
+                      .data_ranks = engine_->data_ranks(),
+                      .size = train.micro_batch_size,
+                      .limit = samples},
+                     batch);
+  });
+  if (metrics_) metrics_->write_validation(step, loss);
+  log_->info("step {}/{}  validation loss {:.4f} over {} samples", step, train.steps, loss, samples);
+}
+
+int Trainer::stop_code(int64_t step) {
+  if (agreed_.signal == 0) return 0;
+  log_->info("stopped   by signal {} after step {}; this build saves no checkpoint to go on from", agreed_.signal, step);
+  return 128 + narrow<int>(agreed_.signal);
+}
+
+}  // namespace
+
+int threads_of(const config::Config& config, const comm::Placement& placement) {
+  if (config.device.threads > 0) return narrow<int>(config.device.threads);
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  const int64_t usable = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+  return narrow<int>(std::max<int64_t>(1, usable / placement.local_size));
+}
+
+int train(const config::Config& config, comm::Communicator& communicator) {
+  communicator.set_mesh(Mesh(config.mesh.sizes(), config.mesh.order));
+  communicator.set_watchdog(config.fault.watchdog_seconds);
+  Trainer trainer(config, communicator);
+  return trainer.run();
+}
+
+}  // namespace quintet::training

@@ -1,0 +1,31 @@
+# Every outside library, found here and nowhere else. All are Debian 12 packages, listed in scripts/setup.
+find_package(Threads REQUIRED)
+find_package(fmt REQUIRED)
+find_package(yaml-cpp REQUIRED)
+find_package(CLI11 REQUIRED)
+find_package(spdlog REQUIRED)
+find_package(nlohmann_json REQUIRED)
+
+# oneDNN's own CMake package asks for OpenCL; the library alone is what we need.
+find_library(QUINTET_DNNL dnnl)
+find_path(QUINTET_DNNL_INCLUDE oneapi/dnnl/dnnl.h)
+add_library(quintet_dnnl INTERFACE)
+if(QUINTET_DNNL AND QUINTET_DNNL_INCLUDE)
+  target_link_libraries(quintet_dnnl INTERFACE "${QUINTET_DNNL}")
+  target_include_directories(quintet_dnnl SYSTEM INTERFACE "${QUINTET_DNNL_INCLUDE}")
+  target_compile_definitions(quintet_dnnl INTERFACE QUINTET_HAS_DNNL=1)
+endif()
+
+# ThreadSanitizer does not know OpenMP's runtime; lib/base/parallel.cpp starts plain threads then.
+add_library(quintet_openmp INTERFACE)
+if(NOT QUINTET_SANITIZE MATCHES "thread")
+  find_package(OpenMP REQUIRED COMPONENTS CXX)
+  target_link_libraries(quintet_openmp INTERFACE OpenMP::OpenMP_CXX)
+endif()
+
+if(QUINTET_MPI)
+  find_package(MPI REQUIRED COMPONENTS C)
+endif()
+if(QUINTET_TESTS)
+  find_package(Catch2 2 REQUIRED)
+endif()

@@ -1,0 +1,30 @@
+// Every collective against a serial model, on the calling rank; runs the same over threads and MPI. Mismatches throw.
+#pragma once
+
+#include <cstdint>
+
+#include "lib/base/dtype.h"
+#include "lib/comm/communicator.h"
+
+namespace quintet::comm {
+
+struct CollectiveCase {
+  DType dtype = DType::fp32;
+  int64_t elements = 0;
+  uint64_t seed = 0;
+};
+
+// `group` is booked under `booked_under`. All members call it with the same case.
+void check_all_reduce(Communicator& communicator, ProcessGroup& group, Axis booked_under, const CollectiveCase& c);
+void check_reduce_scatter(Communicator& communicator, ProcessGroup& group, Axis booked_under, const CollectiveCase& c);
+void check_all_gather(Communicator& communicator, ProcessGroup& group, Axis booked_under, const CollectiveCase& c);
+void check_broadcast(Communicator& communicator, ProcessGroup& group, Axis booked_under, const CollectiveCase& c);
+void check_all_to_all(Communicator& communicator, ProcessGroup& group, Axis booked_under, const CollectiveCase& c);
+void check_ring(Communicator& communicator, ProcessGroup& group, Axis booked_under, const CollectiveCase& c);
+// Many operations posted before the first is waited for, some on the uncounted group of the same ranks.
+void check_outstanding(Communicator& communicator, AxisSet axes, const CollectiveCase& c);
+
+// All of the above for one case.
+void check_collectives(Communicator& communicator, AxisSet axes, const CollectiveCase& c);
+
+}  // namespace quintet::comm

@@ -1,0 +1,214 @@
+// No operation's bits depend on the number of threads or on where its operands lie.
+#include <catch2/catch.hpp>
+
+#include <functional>
+
+#include "lib/device/device.h"
+#include "tests/support/arrays.h"
+
+using namespace quintet;
+using namespace quintet::device;
+using namespace quintet::testing;
+
+namespace {
+
+// The results of one operation whose operands all lie `offset` elements behind a 64-byte boundary.
+using Results = std::vector<Array<float>>;
+using Operation = std::function<Results(Device&, int64_t offset)>;
+
+constexpr int64_t kRows = 67, kWidth = 1037;
+
+struct Operands {
+  int64_t offset;
+  uint64_t seed = 0;
+  Array<float> random(Shape shape) { return Array<float>::random(shape, ++seed, 1, offset); }
+  Array<float> matrix() { return random({kRows, kWidth}); }
+};
+
+Array<int32_t> integers(int64_t count, int64_t modulus, int64_t offset) {
+  Array<int32_t> values({count}, offset);
+  for (int64_t i = 0; i < count; ++i) values[i] = static_cast<int32_t>(i * 7 % modulus);
+  return values;
+}
+
+Array<int64_t> row_keys(int64_t offset) {
+  Array<int64_t> keys({kRows}, offset);
+  for (int64_t t = 0; t < kRows; ++t) keys[t] = 11 * t + 5;
+  return keys;
+}
+
+Results norm(Device& device, int64_t offset, NormKind kind) {
+  Operands make{offset};
+  const auto residual = make.matrix(), branch = make.matrix(), weight = make.random({kWidth}),
+             bias = make.random({kWidth});
+  const auto sum = make.matrix(), output = make.matrix(), mean = make.random({kRows}), inverse = make.random({kRows});
+  const auto d_output = make.matrix(), d_residual = make.matrix(), d_weight = make.random({kWidth}),
+             d_bias = make.random({kWidth});
+  const auto keys = row_keys(offset);
+  device.add_norm_forward({.kind = kind,
+                           .epsilon = 1e-5,
+                           .residual = residual,
+                           .branch = branch,
+                           .dropout = {.probability = 0.1, .seed = 1, .stream = 2, .rows = keys},
+                           .residual_output = sum,
+                           .weight = weight,
+                           .bias = bias,
+                           .output = output,
+                           .mean = mean,
+                           .inverse_deviation = inverse});
+  device.add_norm_backward({.kind = kind,
+                            .input = sum,
+                            .weight = weight,
+                            .mean = mean,
+                            .inverse_deviation = inverse,
+                            .d_output = d_output,
+                            .d_residual = d_residual,
+                            .weight_gradient = d_weight,
+                            .bias_gradient = d_bias});
+  return {sum, output, mean, inverse, d_residual, d_weight, d_bias};
+}
+
+Results linear(Device& device, int64_t offset, Activation activation) {
+  Operands make{offset};
+  constexpr int64_t kOutputs = 131;
+  const auto x = make.matrix(), weight = make.random({kOutputs, kWidth}), bias = make.random({kOutputs});
+  const auto pre = make.random({kRows, kOutputs}), output = make.random({kRows, kOutputs});
+  const auto d_output = make.random({kRows, kOutputs}), d_x = make.matrix(), x_pre = make.matrix();
+  const auto d_weight = make.random({kOutputs, kWidth}), d_bias = make.random({kOutputs});
+  device.linear_forward(
+      {.x = x, .weight = weight, .bias = bias, .activation = activation, .pre_activation = pre, .output = output});
+  device.linear_backward_input({.d_output = d_output,
+                                .weight = weight,
+                                .d_x = d_x,
+                                .accumulate = false,
+                                .activation = activation,
+                                .pre_activation = x_pre});
+  device.linear_backward_weight({.x = x, .d_output = d_output, .weight_gradient = d_weight, .bias_gradient = d_bias});
+  return {pre, output, d_x, d_weight, d_bias};
+}
+
+Results swiglu(Device& device, int64_t offset) {
+  Operands make{offset};
+  const auto gate = make.matrix(), up = make.matrix(), output = make.matrix(), d_output = make.matrix(),
+             d_gate = make.matrix(), d_up = make.matrix();
+  device.swiglu_forward({.gate = gate, .up = up, .output = output});
+  device.swiglu_backward({.gate = gate, .up = up, .d_output = d_output, .d_gate = d_gate, .d_up = d_up});
+  return {output, d_gate, d_up};
+}
+
+Results rope_norm(Device& device, int64_t offset) {
+  Operands make{offset};
+  constexpr int64_t kHeads = 17, kHeadWidth = 66;
+  const auto input = make.random({kRows, kHeads, kHeadWidth}), scale = make.random({kHeadWidth});
+  const auto cosine = make.random({kRows, kHeadWidth / 2}), sine = make.random({kRows, kHeadWidth / 2});
+  const auto inverse = make.random({kRows, kHeads}), output = make.random({kRows, kHeads, kHeadWidth});
+  const auto gradient = make.random({kRows, kHeads, kHeadWidth}), d_scale = make.random({kHeadWidth});
+  const auto positions = integers(kRows, kRows, offset);
+  device.rope_norm_forward({.input = input,
+                            .scale = scale,
+                            .epsilon = 1e-6,
+                            .cosine = cosine,
+                            .sine = sine,
+                            .positions = positions,
+                            .inverse_rms = inverse,
+                            .output = output});
+  device.rope_norm_backward({.input = input,
+                             .scale = scale,
+                             .cosine = cosine,
+                             .sine = sine,
+                             .positions = positions,
+                             .inverse_rms = inverse,
+                             .gradient = gradient,
+                             .scale_gradient = d_scale});
+  return {output, inverse, gradient, d_scale};
+}
+
+Results cross_entropy(Device& device, int64_t offset) {
+  Operands make{offset};
+  const auto logits = make.matrix(), maximum = make.random({kRows}), sum_exp = make.random({kRows}),
+             target_logit = make.random({kRows});
+  const auto targets = integers(kRows, kWidth, offset);
+  device.cross_entropy_statistics({.logits = logits,
+                                   .targets = targets,
+                                   .vocabulary_start = 0,
+                                   .valid = kWidth - 3,
+                                   .maximum = maximum,
+                                   .sum_exp = sum_exp,
+                                   .target_logit = target_logit});
+  device.cross_entropy_gradient({.logits = logits,
+                                 .targets = targets,
+                                 .vocabulary_start = 0,
+                                 .valid = kWidth - 3,
+                                 .maximum = maximum,
+                                 .sum_exp = sum_exp,
+                                 .scale = 0.01});
+  return {logits, maximum, sum_exp, target_logit};
+}
+
+Results embedding(Device& device, int64_t offset) {
+  Operands make{offset};
+  const auto table = make.random({20, kWidth}), position_table = make.random({kRows, kWidth}), output = make.matrix();
+  const auto d_output = make.matrix();
+  const auto tokens = integers(kRows, 23, offset), positions = integers(kRows, 40, offset);
+  device.embedding_forward({.tokens = tokens,
+                            .table = table,
+                            .vocabulary_start = 1,
+                            .position_table = position_table,
+                            .positions = positions,
+                            .output = output});
+  device.embedding_backward({.tokens = tokens,
+                             .vocabulary_start = 1,
+                             .positions = positions,
+                             .d_output = d_output,
+                             .table_gradient = table,
+                             .position_table_gradient = position_table});
+  return {output, table, position_table};
+}
+
+Results adamw(Device& device, int64_t offset) {
+  Operands make{offset};
+  const auto weight = make.matrix(), gradient = make.matrix(), first = make.matrix();
+  auto second = make.matrix();
+  for (float& v : second.span()) v *= v;
+  const AdamwSpan span = {
+      .weight = weight, .gradient = gradient, .first_moment = first, .second_moment = second, .decay = true};
+  device.adamw(std::span(&span, 1), {.learning_rate = 1e-3,
+                                     .beta1 = 0.9,
+                                     .beta2 = 0.95,
+                                     .epsilon = 1e-8,
+                                     .weight_decay = 0.1,
+                                     .gradient_scale = 0.3,
+                                     .update = 2});
+  device.scale(gradient, 0.7);
+  return {weight, gradient, first, second};
+}
+
+}  // namespace
+
+TEST_CASE("neither threads nor alignment change a bit of any operation", "[quick][ops][determinism]") {
+  const std::vector<std::pair<const char*, Operation>> operations = {
+      {"layernorm", [](Device& d, int64_t o) { return norm(d, o, NormKind::layernorm); }},
+      {"rmsnorm", [](Device& d, int64_t o) { return norm(d, o, NormKind::rmsnorm); }},
+      {"gelu", [](Device& d, int64_t o) { return linear(d, o, Activation::gelu); }},
+      {"gelu_exact", [](Device& d, int64_t o) { return linear(d, o, Activation::gelu_exact); }},
+      {"relu_squared", [](Device& d, int64_t o) { return linear(d, o, Activation::relu_squared); }},
+      {"linear", [](Device& d, int64_t o) { return linear(d, o, Activation::none); }},
+      {"swiglu", swiglu},
+      {"rope_norm", rope_norm},
+      {"cross_entropy", cross_entropy},
+      {"embedding", embedding},
+      {"adamw", adamw},
+  };
+  const auto one = make_cpu_device(1), three = make_cpu_device(3);
+  for (const auto& [name, operation] : operations) {
+    INFO(name);
+    const Results expected = operation(*one, 0);
+    const std::vector<Results> others = {operation(*three, 0), operation(*one, 1), operation(*three, 5)};
+    for (size_t run = 0; run < others.size(); ++run) {
+      for (size_t i = 0; i < expected.size(); ++i) {
+        INFO("run " << run << ", result " << i);
+        CHECK(same_bits(others[run][i], expected[i]));
+      }
+    }
+  }
+}

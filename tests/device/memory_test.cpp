@@ -1,0 +1,145 @@
+#include "lib/device/memory.h"
+
+#include <catch2/catch.hpp>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+
+using namespace quintet;
+using namespace quintet::device;
+
+namespace {
+
+constexpr int64_t kMiB = int64_t{1} << 20;
+
+bool is_zero(const Tensor& tensor) {
+  const auto* bytes = static_cast<const std::byte*>(tensor.data());
+  return std::all_of(bytes, bytes + tensor.bytes(), [](std::byte byte) { return byte == std::byte{0}; });
+}
+
+bool is_aligned(const Tensor& tensor) { return reinterpret_cast<uintptr_t>(tensor.data()) % 64 == 0; }
+
+}  // namespace
+
+TEST_CASE("the ledger knows bytes and peaks by owner and in all", "[quick][memory]") {
+  MemoryLedger ledger;
+  ledger.add("weights", 100);
+  ledger.add("activations", 50);
+  ledger.add("activations", -50);
+  ledger.add("activations", 30);
+  ledger.add("gradients", 10);
+  CHECK(ledger.bytes() == 140);
+  CHECK(ledger.peak_bytes() == 150);
+  CHECK(ledger.peak_by_owner() ==
+        std::map<std::string, int64_t>{{"weights", 100}, {"activations", 50}, {"gradients", 10}});
+  CHECK_THROWS_AS(ledger.add("gradients", -11), CheckFailure);
+}
+
+TEST_CASE("a buffer is zeroed, aligned, counted in cache lines and given back", "[quick][memory]") {
+  const auto device = make_cpu_device(1);
+  MemoryLedger ledger;
+  for (const int64_t elements : {int64_t{0}, int64_t{1}, int64_t{17}, kMiB / 8, kMiB / 4, kMiB}) {
+    for (int round = 0; round < 2; ++round) {
+      Buffer buffer(*device, ledger, "weights", DType::fp64, elements);
+      CHECK(buffer.tensor());
+      CHECK(buffer.tensor().shape() == Shape{elements});
+      CHECK(is_aligned(buffer.tensor()));
+      CHECK(is_zero(buffer.tensor()));
+      CHECK(ledger.bytes() == std::max<int64_t>(64, (8 * elements + 63) / 64 * 64));
+      std::memset(buffer.tensor().data(), 0xff, static_cast<size_t>(buffer.tensor().bytes()));
+    }
+    CHECK(ledger.bytes() == 0);
+  }
+  CHECK(ledger.peak_bytes() == 8 * kMiB);
+}
+
+TEST_CASE("a moved buffer has one owner", "[quick][memory]") {
+  const auto device = make_cpu_device(1);
+  MemoryLedger ledger;
+  Buffer first(*device, ledger, "a", DType::fp32, 16), second(*device, ledger, "b", DType::fp32, 32);
+  void* const data = first.tensor().data();
+  second = std::move(first);
+  CHECK(second.tensor().data() == data);
+  CHECK(!first.tensor());  // NOLINT: what a moved-from buffer holds is the point
+  CHECK(ledger.bytes() == 64);
+  const Buffer third = std::move(second);
+  CHECK(third.tensor().data() == data);
+  CHECK(ledger.bytes() == 64);
+  CHECK(third.slice(4, 2).data() == third.tensor().as<float>() + 4);
+}
+
+TEST_CASE("an arena hands out aligned pieces side by side and takes them back to a mark", "[quick][memory]") {
+  const auto device = make_cpu_device(1);
+  MemoryLedger ledger;
+  Arena arena(*device, ledger, "activations");
+  const Tensor first = arena.allocate(DType::fp32, {3, 5});
+  const Tensor second = arena.allocate(DType::u8, {1});
+  CHECK(is_aligned(first));
+  CHECK(second.as<uint8_t>() == static_cast<uint8_t*>(first.data()) + 64);
+  CHECK(ledger.bytes() == 128);
+  Tensor third;
+  {
+    const ArenaScope scope(arena);
+    third = arena.allocate(DType::fp64, {100});
+    CHECK(ledger.bytes() == 128 + 832);
+  }
+  CHECK(ledger.bytes() == 128);
+  CHECK(arena.allocate(DType::fp64, {2}).data() == third.data());
+  CHECK(arena.allocate(DType::fp32, {0}));
+  arena.reset();
+  CHECK(ledger.bytes() == 0);
+  CHECK(ledger.peak_bytes() == 128 + 832);
+  CHECK(arena.allocate(DType::u8, {1}).data() == first.data());
+}
+
+TEST_CASE("an arena grows without moving what it gave out, then melts into one block", "[quick][memory]") {
+  const auto device = make_cpu_device(1);
+  MemoryLedger ledger;
+  {
+    Arena arena(*device, ledger, "activations");
+    std::vector<Tensor> pieces;
+    for (int i = 0; i < 20; ++i) {
+      pieces.push_back(arena.allocate(DType::u8, {kMiB * 3 / 4}));
+      std::memset(pieces.back().data(), i, static_cast<size_t>(pieces.back().bytes()));
+    }
+    for (int i = 0; i < 20; ++i) {
+      const auto* bytes = pieces[static_cast<size_t>(i)].as<uint8_t>();
+      CHECK(
+          std::all_of(bytes, bytes + pieces[static_cast<size_t>(i)].bytes(), [i](uint8_t byte) { return byte == i; }));
+    }
+    CHECK(ledger.peak_bytes() == 15 * kMiB);
+    arena.reset();
+    CHECK(ledger.bytes() == 0);
+    const auto* start = arena.allocate(DType::u8, {kMiB * 3 / 4}).as<uint8_t>();
+    for (int i = 1; i < 20; ++i) {
+      CHECK(arena.allocate(DType::u8, {kMiB * 3 / 4}).as<uint8_t>() == start + i * kMiB * 3 / 4);
+    }
+  }
+  CHECK(ledger.bytes() == 0);
+}
+
+TEST_CASE("a mark survives the blocks that came after it", "[quick][memory]") {
+  const auto device = make_cpu_device(1);
+  MemoryLedger ledger;
+  Arena arena(*device, ledger, "activations");
+  const Tensor first = arena.allocate(DType::u8, {64});
+  std::memset(first.data(), 7, 64);
+  for (int step = 0; step < 3; ++step) {
+    const ArenaScope scope(arena);
+    for (int i = 0; i < 8; ++i) arena.allocate(DType::u8, {kMiB});
+    CHECK(ledger.bytes() == 64 + 8 * kMiB);
+  }
+  CHECK(ledger.bytes() == 64);
+  CHECK(first.as<uint8_t>()[63] == 7);
+  CHECK(arena.allocate(DType::u8, {64}).as<uint8_t>() == first.as<uint8_t>() + 64);
+  CHECK_THROWS_AS(arena.release_to({.block = 0, .offset = 1024, .used = 1024}), CheckFailure);
+}
+
+TEST_CASE("a CPU device says what it computes on", "[quick][memory]") {
+  CHECK_THAT(make_cpu_device(1)->description(), Catch::StartsWith("CPU, 1 thread ("));
+  CHECK_THAT(make_cpu_device(2)->description(), Catch::StartsWith("CPU, 2 threads ("));
+  CHECK(make_cpu_device(3)->threads() == 3);
+  CHECK_THROWS_AS(make_cpu_device(0), CheckFailure);
+}

@@ -1,0 +1,135 @@
+"""The model from SPEC section 4's formulas, on a dictionary of parameters under section 6's names.
+
+Shapes: B sequences, S positions, H hidden, N query heads, K key/value heads, D head_dim, V vocabulary.
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F
+
+
+class Model:
+    """`model` is that section of a resolved config; rotation angles are rounded to `angle_dtype`."""
+
+    def __init__(self, model, parameters, angle_dtype=torch.float64):
+        self.model = model
+        self.parameters = parameters
+        if model["position"] == "rope":
+            self.cos, self.sin = rotation_tables(model, angle_dtype)
+
+    def logits(self, tokens):
+        """tokens [B, S] -> [B, S, V]."""
+        p, model = self.parameters, self.model
+        x = p["embedding.weight"][tokens]
+        if model["position"] == "learned":
+            x = x + p["position_embedding.weight"][: tokens.shape[1]]
+        for i in range(model["layers"]):
+            x = x + self.attention(f"layers.{i}.attention", self.norm(f"layers.{i}.attention_norm", x))
+            x = x + self.mlp(f"layers.{i}.mlp", self.norm(f"layers.{i}.mlp_norm", x))
+        x = self.norm("final_norm", x)
+        return x @ p["embedding.weight" if model["tie_embeddings"] else "output.weight"].t()
+
+    def loss(self, inputs, targets):
+        """Mean cross-entropy in nats over every target."""
+        logits = self.logits(inputs)
+        chosen = logits.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
+        return (torch.logsumexp(logits, dim=-1) - chosen).mean()
+
+    def linear(self, name, x):
+        y = x @ self.parameters[f"{name}.weight"].t()
+        bias = self.parameters.get(f"{name}.bias")
+        return y if bias is None else y + bias
+
+    def norm(self, name, x):
+        weight, bias = self.parameters[f"{name}.weight"], self.parameters.get(f"{name}.bias")
+        if self.model["norm"] == "rmsnorm":
+            return rms_norm(x, weight, self.model["norm_epsilon"])
+        centred = x - x.mean(-1, keepdim=True)
+        variance = (centred * centred).mean(-1, keepdim=True)
+        y = centred / torch.sqrt(variance + self.model["norm_epsilon"]) * weight
+        return y if bias is None else y + bias
+
+    def attention(self, name, x):
+        model = self.model
+        batch, positions, _ = x.shape
+        heads, kv_heads, head_dim = model["heads"], model["kv_heads"], model["head_dim"]
+
+        def split(part, count):  # [B, count, S, D]
+            return self.linear(f"{name}.{part}", x).view(batch, positions, count, head_dim).transpose(1, 2)
+
+        query, key, value = split("query", heads), split("key", kv_heads), split("value", kv_heads)
+        if model["qk_norm"]:
+            query = rms_norm(query, self.parameters[f"{name}.query_norm.weight"], model["norm_epsilon"])
+            key = rms_norm(key, self.parameters[f"{name}.key_norm.weight"], model["norm_epsilon"])
+        if model["position"] == "rope":
+            query, key = self.rotate(query), self.rotate(key)
+        kv_head = torch.tensor([q * kv_heads // heads for q in range(heads)])
+        key, value = key[:, kv_head], value[:, kv_head]
+        scores = query @ key.transpose(-1, -2) / math.sqrt(head_dim)
+        future = torch.ones(positions, positions, dtype=torch.bool).triu(1)
+        weights = torch.softmax(scores.masked_fill(future, -math.inf), dim=-1)
+        mixed = (weights @ value).transpose(1, 2).reshape(batch, positions, heads * head_dim)
+        return self.linear(f"{name}.output", mixed)
+
+    def rotate(self, x):
+        """x [.., S, D]: channel j turns with channel j + D/2."""
+        first, second = x.chunk(2, dim=-1)
+        cos, sin = self.cos[: x.shape[-2]], self.sin[: x.shape[-2]]
+        return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
+
+    def mlp(self, name, x):
+        up = self.linear(f"{name}.up", x)
+        if self.model["activation"] == "swiglu":
+            gate = self.linear(f"{name}.gate", x)
+            return self.linear(f"{name}.down", gate * torch.sigmoid(gate) * up)
+        return self.linear(f"{name}.down", ACTIVATIONS[self.model["activation"]](up))
+
+
+def gelu_tanh(x):
+    return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+
+
+def gelu_exact(x):
+    return 0.5 * x * (1 + torch.erf(x / math.sqrt(2)))
+
+
+def relu_squared(x):
+    return F.relu(x) ** 2
+
+
+ACTIVATIONS = {"gelu": gelu_tanh, "gelu_exact": gelu_exact, "relu_squared": relu_squared}
+
+
+def rms_norm(x, weight, epsilon):
+    return x / torch.sqrt((x * x).mean(-1, keepdim=True) + epsilon) * weight
+
+
+def inverse_frequencies(model):
+    """Radians per position of each pair of channels, [D / 2]."""
+    frequencies = []
+    for pair in range(model["head_dim"] // 2):
+        frequency = model["rope_theta"] ** (-2 * pair / model["head_dim"])
+        if model["rope_scaling"]:
+            frequency = scaled_frequency(frequency, model["rope_scaling"])
+        frequencies.append(frequency)
+    return torch.tensor(frequencies, dtype=torch.float64)
+
+
+def scaled_frequency(frequency, scaling):
+    """Llama 3.1: long waves are stretched by `factor`, short ones stay, those between are blended."""
+    turns = scaling["original_length"] * frequency / (2 * math.pi)  # over the original length
+    low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
+    if turns < low:
+        return frequency / scaling["factor"]
+    if turns > high:
+        return frequency
+    blend = (turns - low) / (high - low)
+    return (1 - blend) * frequency / scaling["factor"] + blend * frequency
+
+
+def rotation_tables(model, angle_dtype):
+    """cos and sin of every position and pair, [S, D / 2]."""
+    positions = torch.arange(model["seq_length"], dtype=angle_dtype)
+    angles = torch.outer(positions, inverse_frequencies(model).to(angle_dtype)).double()
+    return torch.cos(angles), torch.sin(angles)
