@@ -23,7 +23,7 @@ namespace {
 
 // Median seconds of a call, after one to warm up; about `budget` seconds in all.
 template <typename Function>
-double median_seconds(Function&& call, double budget = 0.5) {
+double median_seconds(Function&& call, double budget = 0.2) {
   using Clock = std::chrono::steady_clock;
   std::vector<double> seconds;
   double total = 0;
@@ -66,6 +66,7 @@ struct Options {
   std::string dtype = "fp32";
   int64_t ranks = 0;
   int64_t steps = 10;
+  std::vector<int64_t> shape;
   std::string config;
   std::vector<std::string> overrides;
 };
@@ -76,10 +77,12 @@ int bench_gemm(const Options& options) {
   struct Case {
     int64_t tokens, out, in;
   };
+  std::vector<Case> cases = {{256, 768, 768},   {256, 3072, 768},  {256, 768, 3072}, {2048, 384, 384},
+                             {2048, 1536, 384}, {2048, 384, 1536}, {256, 50304, 768}};
+  if (!options.shape.empty()) cases = {{options.shape[0], options.shape[1], options.shape[2]}};
   fmt::print("{:>6} {:>6} {:>6}   forward  d_input d_weight   GFLOP/s, {} on {} threads\n", "T", "out", "in",
              options.dtype, options.threads);
-  for (const Case& c : {Case{256, 768, 768}, Case{256, 3072, 768}, Case{256, 768, 3072}, Case{2048, 384, 384},
-                        Case{2048, 1536, 384}, Case{2048, 384, 1536}, Case{256, 50304, 768}}) {
+  for (const Case& c : cases) {
     Bench bench(options.threads, dtype_of(options));
     const Tensor x = bench.random({c.tokens, c.in});
     const Tensor weight = bench.random({c.out, c.in});
@@ -101,9 +104,11 @@ int bench_attention(const Options& options) {
   struct Case {
     int64_t batch, sequence, heads, head_dim;
   };
+  std::vector<Case> cases = {{4, 64, 12, 64}, {8, 256, 6, 64}, {1, 2048, 12, 64}, {1, 4096, 8, 128}};
+  if (!options.shape.empty()) cases = {{options.shape[0], options.shape[1], options.shape[2], options.shape[3]}};
   fmt::print("{:>4} {:>6} {:>4} {:>4}   forward backward   GFLOP/s (causal half), {} on {} threads\n", "B", "S", "N", "D",
              options.dtype, options.threads);
-  for (const Case& c : {Case{4, 64, 12, 64}, Case{8, 256, 6, 64}, Case{1, 2048, 12, 64}, Case{1, 4096, 8, 128}}) {
+  for (const Case& c : cases) {
     Bench bench(options.threads, dtype_of(options));
     const auto heads = [&] { return bench.random({c.batch, c.sequence, c.heads, c.head_dim}); };
     const Tensor q = heads(), k = heads(), v = heads(), output = heads();
@@ -209,14 +214,20 @@ void add_bench(CLI::App& app, Run& run, int* argc, char*** argv) {
   CLI::App* bench = app.add_subcommand("bench", "Measure this machine");
   bench->require_subcommand(1);
 
-  const auto add_kernel_bench = [&](const char* name, const char* help, int (*measure)(const Options&)) {
+  const auto add_kernel_bench = [&](const char* name, const char* help, const char* shape, int dimensions,
+                                    int (*measure)(const Options&)) {
     CLI::App* command = bench->add_subcommand(name, help);
     command->add_option("--threads", options->threads, "CPU threads")->check(CLI::Range(1, 1024));
     command->add_option("--dtype", options->dtype, "fp32 or fp64")->check(CLI::IsMember({"fp32", "fp64"}));
+    command->add_option("--shape", options->shape, "This shape alone")
+        ->delimiter(',')
+        ->expected(dimensions)
+        ->check(CLI::PositiveNumber)
+        ->type_name(shape);
     command->callback([options, measure, &run] { run = [options, measure] { return measure(*options); }; });
   };
-  add_kernel_bench("gemm", "Matrix products of typical layers", bench_gemm);
-  add_kernel_bench("attention", "Attention, forward and backward", bench_attention);
+  add_kernel_bench("gemm", "Matrix products of typical layers", "T,OUT,IN", 3, bench_gemm);
+  add_kernel_bench("attention", "Attention, forward and backward", "B,S,N,D", 4, bench_attention);
 
   const auto add_rank_bench = [&](const char* name, const char* help, int (*measure)(const Options&, comm::Communicator&)) {
     CLI::App* command = bench->add_subcommand(name, help);

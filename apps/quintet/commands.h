@@ -18,6 +18,11 @@ void add_train(CLI::App& app, Run& run, int* argc, char*** argv);
 void add_config(CLI::App& app, Run& run);
 void add_data(CLI::App& app, Run& run);
 void add_bench(CLI::App& app, Run& run, int* argc, char*** argv);
+// The commands that are still to come, which say so. Added last.
+void add_unbuilt(CLI::App& app, Run& run);
+
+// "train, config, data or bench": the built commands of `app`, or of one of its groups of commands.
+std::string command_names(const CLI::App& app);
 
 // The text of quintet --version.
 std::string version_text();

@@ -1,6 +1,9 @@
 #include "apps/quintet/launch.h"
 
 #include <atomic>
+#include <cstdio>
+
+#include <fmt/core.h>
 
 namespace quintet {
 namespace {
@@ -29,6 +32,13 @@ int run_ranks(int64_t ranks, int* argc, char*** argv, const std::function<int(co
     result = ranks > 1 ? run_threads(ranks, body) : body(communicator);
   });
   return failure != 0 ? failure : result;
+}
+
+int refuse(ExitCode code, const std::string& message, int* argc, char*** argv) {
+  if (comm::launched_by_mpi() && !comm::mpi_version().empty())
+    return comm::run_mpi_rank(argc, argv, [&](comm::Communicator&) { fail(code, "{}", message); });
+  fmt::print(stderr, "error: {}\n", message);
+  return static_cast<int>(code);
 }
 
 }  // namespace quintet

@@ -1,7 +1,15 @@
-// Cache-blocked products (Goto and van de Geijn 2008): a block of b is packed to stay in the level-2 cache while
+// fp32 products are oneDNN's. fp64 ones, which it lacks, and fp32 ones in a build without it are our own
+// cache-blocked products (Goto and van de Geijn 2008): a block of b is packed to stay in the level-2 cache while
 // strips of a pass over it. a is read in place, unless it is transposed: then its columns are packed as well.
 // Threads divide c and share nothing.
 #include "kernels/cpu/matmul.h"
+
+#ifdef QUINTET_HAS_DNNL
+#include <oneapi/dnnl/dnnl.h>
+#endif
+#ifdef _OPENMP
+#include <omp.h>
+#endif
 
 #include "kernels/cpu/matmul_tile.h"
 #include "lib/base/parallel.h"
@@ -73,19 +81,11 @@ void multiply(const MatmulArgs<T>& args, Range rows, Range columns) {
   }
 }
 
-}  // namespace
-
 template <typename T>
-void matmul(const MatmulArgs<T>& args) {
-  if (args.m <= 0 || args.n <= 0) return;
-  if (args.k <= 0) {
-    if (args.accumulate) return;
-    for (int64_t row = 0; row < args.m; ++row) std::fill_n(args.c + row * args.ldc, args.n, T{0});
-    return;
-  }
+void multiply_by_blocks(const MatmulArgs<T>& args) {
   // Each thread packs its share of b, and of a transposed a: divide the larger of the two.
   const bool by_columns = args.n >= (args.transpose_a ? args.m : args.m / 8);
-  constexpr int64_t kSmall = int64_t{1} << 15;
+  constexpr int64_t kSmall = int64_t{1} << 15;  // quicker than waking a thread
   const int threads = args.m * args.n * args.k < kSmall ? 1 : args.threads;
   if (by_columns) {
     parallel_for(threads, args.n, kTileColumns<T>, [&](int64_t begin, int64_t end) {
@@ -96,6 +96,38 @@ void matmul(const MatmulArgs<T>& args) {
       multiply(args, {begin, end}, {0, args.n});
     });
   }
+}
+
+#ifdef QUINTET_HAS_DNNL
+void multiply_by_dnnl(const MatmulArgs<float>& args) {
+#ifdef _OPENMP
+  omp_set_num_threads(args.threads);  // of the calling rank alone
+#endif
+  const dnnl_status_t status =
+      dnnl_sgemm(args.transpose_a ? 'T' : 'N', args.transpose_b ? 'T' : 'N', args.m, args.n, args.k, 1.0F, args.a,
+                 args.lda, args.b, args.ldb, args.accumulate ? 1.0F : 0.0F, args.c, args.ldc);
+  QUINTET_CHECK(status == dnnl_success, "dnnl_sgemm of {} x {} x {} returns {}", args.m, args.n, args.k,
+                static_cast<int>(status));
+}
+#endif
+
+}  // namespace
+
+template <typename T>
+void matmul(const MatmulArgs<T>& args) {
+  if (args.m <= 0 || args.n <= 0) return;
+  if (args.k <= 0) {
+    if (args.accumulate) return;
+    for (int64_t row = 0; row < args.m; ++row) std::fill_n(args.c + row * args.ldc, args.n, T{0});
+    return;
+  }
+#ifdef QUINTET_HAS_DNNL
+  if constexpr (std::is_same_v<T, float>) {
+    multiply_by_dnnl(args);
+    return;
+  }
+#endif
+  multiply_by_blocks(args);
 }
 
 template void matmul(const MatmulArgs<float>&);

@@ -11,9 +11,12 @@
 #include <nlohmann/json.hpp>
 
 #include "lib/base/error.h"
-#include "tests/checkpoint/temporary_folder.h"
+#include "tests/support/temporary_folder.h"
 
 namespace quintet::checkpoint {
+
+using testing::read_whole;
+using testing::TemporaryFolder;
 namespace {
 
 using config::Activation;

@@ -7,9 +7,12 @@
 #include <fmt/format.h>
 
 #include "lib/base/error.h"
-#include "tests/checkpoint/temporary_folder.h"
+#include "tests/support/temporary_folder.h"
 
 namespace quintet::checkpoint {
+
+using testing::read_whole;
+using testing::TemporaryFolder;
 namespace {
 
 template <typename T>

@@ -1,5 +1,6 @@
 #include <catch2/catch.hpp>
 
+#include <atomic>
 #include <cstdio>
 #include <functional>
 #include <stdexcept>
@@ -10,6 +11,7 @@
 
 #include "lib/comm/communicator.h"
 #include "lib/comm/failure.h"
+#include "lib/comm/transport.h"
 
 namespace quintet::comm {
 namespace {
@@ -46,11 +48,18 @@ Tensor tensor_of(std::vector<float>& values) {
 
 TEST_CASE("a failing rank wakes all others, and its cause is printed once", "[quick][comm]") {
   for (const size_t elements : {size_t{1}, size_t{100000}}) {
-    const Outcome outcome = run_captured(8, 0, [&](Communicator& communicator) {
+    std::atomic<int> woken = 0;
+    const Outcome outcome = run_captured(8, 20, [&](Communicator& communicator) {  // the watchdog ends a broken abort
       if (communicator.placement().rank == 3) fail(ExitCode::numeric, "loss is nan in step 7");
       std::vector<float> values(elements);
-      communicator.world().all_reduce(tensor_of(values), Reduction::sum, "loss").wait();
+      try {
+        communicator.world().all_reduce(tensor_of(values), Reduction::sum, "loss").wait();
+      } catch (const Aborted&) {
+        ++woken;
+        throw;
+      }
     });
+    REQUIRE(woken == 7);
     REQUIRE(outcome.code == 5);
     REQUIRE(outcome.message == "error: loss is nan in step 7 (first on rank 3 (dp 3))\n");
   }

@@ -1,8 +1,6 @@
 // Small corpora for the tests of the data floor.
 #pragma once
 
-#include <stdlib.h>
-
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
@@ -16,33 +14,11 @@
 
 #include "lib/base/error.h"
 #include "lib/data/dataset.h"
+#include "tests/support/temporary_folder.h"
 
 namespace quintet::data {
 
-// A folder that goes away with the test.
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "quintet_data_XXXXXX").string();
-    QUINTET_CHECK(mkdtemp(name.data()) != nullptr);
-    path_ = name;
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-
-  std::string path(const std::string& name = "") const { return name.empty() ? path_ : path_ + "/" + name; }
-  std::string write(const std::string& name, std::string_view text) const {
-    std::filesystem::create_directories(std::filesystem::path(path(name)).parent_path());
-    std::ofstream(path(name), std::ios::binary) << text;
-    return path(name);
-  }
-
- private:
-  std::string path_;
-};
+using testing::TemporaryFolder;
 
 // The text 0 1 2 ... as bytes, wrapping at 251, so that a token tells where it came from.
 inline std::string counting_text(int64_t size, int64_t first = 0) {

@@ -1,0 +1,93 @@
+// The hand-written backward of every layer against finite differences of the loss, in fp64, for each family of shapes.
+#include <cmath>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include <catch2/catch.hpp>
+
+#include "lib/base/random.h"
+#include "lib/comm/communicator.h"
+#include "lib/pipeline/engine.h"
+#include "tests/support/training_run.h"
+
+namespace quintet::testing {
+namespace {
+
+void require_gradients_of_differences(const std::vector<std::string>& shape) {
+  const config::Config config =
+      tiny_config(with(shape, {"model.layers=2", "model.hidden_size=24", "model.seq_length=6", "model.init_std=0.3",
+                               "model.vocab_size=300", "train.global_batch_size=2"}));
+  const auto check = [&](comm::Communicator& communicator) {
+    communicator.set_mesh(Mesh(config.mesh.sizes(), config.mesh.order));
+    const auto device = device::make_cpu_device(1);
+    pipeline::Engine engine(config, communicator, *device, std::numeric_limits<int64_t>::max());
+    const auto load = [&](int64_t microbatch, data::Batch& batch) {
+      batch.size = 1;
+      batch.sequence_length = 6;
+      batch.counted = 5;
+      batch.tokens = {3, 250, 3, 7, 11, 99};
+      batch.targets = {250, 3, 7, data::kNotCounted, 99, 255};
+      batch.positions = {0, 1, 2, 3, 4, 5};
+      batch.rows.clear();
+      for (int64_t row = 0; row < 6; ++row) batch.rows.push_back(microbatch * 6 + row);
+    };
+    const pipeline::Gradients found = engine.forward_backward(load);
+    REQUIRE(found.counted == 10);
+    std::vector<std::vector<double>> gradients;
+    for (const parallel::Parameter& parameter : engine.parameters().parameters()) {
+      const auto span = parameter.gradient().span<double>();
+      gradients.emplace_back(span.begin(), span.end());
+    }
+    size_t index = 0;
+    for (const parallel::Parameter& parameter : engine.parameters().parameters()) {
+      const std::vector<double>& gradient = gradients[index++];
+      for (uint64_t draw = 0; draw < 3; ++draw) {
+        const size_t place = philox(index, draw, 0)[0] % gradient.size();
+        double& weight = parameter.weight().span<double>()[place];
+        const double before = weight;
+        constexpr double kStep = 1e-5;
+        weight = before + kStep;
+        const double above = engine.forward_backward(load).loss;
+        weight = before - kStep;
+        const double below = engine.forward_backward(load).loss;
+        weight = before;
+        const double expected = (above - below) / (2 * kStep);
+        INFO(parameter.name() << " at " << place << ": " << gradient[place] << " against " << expected);
+        REQUIRE(std::abs(gradient[place] - expected) <= 1e-7 * std::max(1.0, std::abs(expected)));
+      }
+    }
+  };
+  REQUIRE(comm::run_thread_ranks(1, check) == 0);
+}
+
+}  // namespace
+
+TEST_CASE("GPT-2's backward is the derivative of its loss", "[quick][model]") {
+  require_gradients_of_differences(gpt2());
+}
+
+TEST_CASE("Llama's backward is the derivative of its loss", "[quick][model]") {
+  require_gradients_of_differences(with(llama(), {"model.ffn_hidden_size=40"}));
+}
+
+TEST_CASE("Qwen3's backward is the derivative of its loss", "[quick][model]") {
+  require_gradients_of_differences(with(qwen3(), {"model.head_dim=10", "model.ffn_hidden_size=40"}));
+}
+
+TEST_CASE("Qwen2's backward is the derivative of its loss", "[quick][model]") {
+  require_gradients_of_differences(with(llama(), {"model.qkv_bias=true", "model.ffn_hidden_size=40"}));
+}
+
+TEST_CASE("dropout's backward is the derivative of its loss", "[quick][model]") {
+  require_gradients_of_differences(with(gpt2(), {"model.dropout=0.2"}));
+}
+
+TEST_CASE("every activation's and position's backward is the derivative of the loss", "[quick][model]") {
+  for (const char* activation : {"model.activation=gelu_exact", "model.activation=relu_squared", "model.activation=swiglu"})
+    require_gradients_of_differences(with(gpt2(), {activation, "model.position=none"}));
+  require_gradients_of_differences(
+      with(gpt2(), {"model.position=rope", "model.qk_norm=true", "model.tie_embeddings=false"}));
+}
+
+}  // namespace quintet::testing

@@ -1,0 +1,95 @@
+#include "lib/parallel/parameter_store.h"
+
+#include <numeric>
+
+#include <catch2/catch.hpp>
+
+namespace quintet::parallel {
+namespace {
+
+constexpr std::array<Axis, kAxisCount> kOrder = {Axis::tp, Axis::cp, Axis::ep, Axis::dp, Axis::pp};
+
+void add_some(ParameterStore& store) {
+  store.add({.name = "first", .shape = {10, 7}, .init = Init::normal(0.5)});
+  store.add({.name = "second", .shape = {33}, .init = Init::ones()});
+  store.add({.name = "third", .shape = {8, 6}, .shards = {{Axis::tp, 0}}, .init = Init::normal(1)});
+}
+
+}  // namespace
+
+TEST_CASE("buckets hold each parameter once, aligned, in the order of backward", "[quick][parallel]") {
+  const Mesh mesh({{1, 1, 1, 1, 1}}, kOrder);
+  for (const int64_t pieces : {1, 3, 8}) {
+    for (const int64_t bytes : {1, 400, 100000}) {
+      ParameterStore store(mesh, mesh.coordinate_of(0));
+      add_some(store);
+      store.lay_out(DType::fp32, pieces, bytes);
+      int64_t end = 0;
+      std::vector<std::string> names;
+      for (const Bucket& bucket : store.buckets()) {
+        REQUIRE(bucket.begin == end);
+        REQUIRE(bucket.elements % std::lcm(pieces, int64_t{128}) == 0);
+        int64_t covered = bucket.begin;
+        for (const Parameter* parameter : bucket.parameters) {
+          names.push_back(parameter->name());
+          REQUIRE((parameter->offset() - bucket.begin) % 64 == 0);
+          REQUIRE(parameter->offset() >= covered);
+          covered = parameter->offset() + parameter->elements();
+        }
+        REQUIRE(covered <= bucket.begin + bucket.elements);
+        end = bucket.begin + bucket.elements;
+      }
+      REQUIRE(names == std::vector<std::string>{"third", "second", "first"});
+      REQUIRE(store.buckets().size() == (bytes == 1 ? 3 : bytes == 400 ? 2 : 1));
+    }
+  }
+}
+
+TEST_CASE("spans cut parameters at the borders of a range and leave padding out", "[quick][parallel]") {
+  const Mesh mesh({{1, 1, 1, 1, 1}}, kOrder);
+  ParameterStore store(mesh, mesh.coordinate_of(0));
+  add_some(store);
+  store.lay_out(DType::fp32, 1, 100000);
+  const Bucket& bucket = store.buckets()[0];
+  int64_t elements = 0;
+  for (int64_t begin = 0; begin < bucket.elements; begin += 50)
+    for (const ParameterSpan& span : ParameterStore::spans(bucket, begin, std::min<int64_t>(50, bucket.elements - begin))) {
+      REQUIRE(span.begin >= begin);
+      REQUIRE(span.begin + span.count <= begin + 50);
+      elements += span.count;
+    }
+  REQUIRE(elements == 10 * 7 + 33 + 8 * 6);
+}
+
+TEST_CASE("shards of a tensor start as the pieces of the whole", "[quick][parallel]") {
+  const auto device = device::make_cpu_device(1);
+  device::MemoryLedger ledger;
+  const auto third = [&](const Mesh& mesh, int64_t rank) {
+    ParameterStore store(mesh, mesh.coordinate_of(rank));
+    add_some(store);
+    store.lay_out(DType::fp32, 1, 100000);
+    store.allocate(*device, ledger);
+    store.initialise(5, 1);
+    const auto values = store.parameters()[2].weight().span<float>();
+    return std::vector<float>(values.begin(), values.end());
+  };
+  const std::vector<float> whole = third(Mesh({{1, 1, 1, 1, 1}}, kOrder), 0);
+  const Mesh split({{1, 2, 1, 1, 1}}, kOrder);
+  std::vector<float> joined = third(split, 0);
+  const std::vector<float> upper = third(split, 1);
+  joined.insert(joined.end(), upper.begin(), upper.end());
+  REQUIRE(joined == whole);
+}
+
+TEST_CASE("matrices decay and vectors do not", "[quick][parallel]") {
+  const Mesh mesh({{2, 2, 1, 1, 1}}, kOrder);
+  ParameterStore store(mesh, mesh.coordinate_of(3));
+  add_some(store);
+  REQUIRE(store.parameters()[0].decays());
+  REQUIRE(!store.parameters()[1].decays());
+  REQUIRE(store.parameters()[0].replicated_over(mesh) == AxisSet{Axis::dp, Axis::tp});
+  REQUIRE(store.parameters()[2].replicated_over(mesh) == AxisSet{Axis::dp});
+  REQUIRE(store.parameters()[2].shape() == Shape{4, 6});
+}
+
+}  // namespace quintet::parallel
