@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include <CLI/CLI.hpp>
 #include <fmt/core.h>
+#include <CLI/CLI.hpp>
 
 #include "apps/quintet/commands.h"
 #include "apps/quintet/launch.h"
@@ -21,14 +21,14 @@
 namespace quintet {
 namespace {
 
-// Median seconds of a call, after one to warm up; about `budget` seconds in all.
+// Median seconds of a call, after one to warm up; about `budget` seconds in all, or one call if that takes longer.
 template <typename Function>
 double median_seconds(Function&& call, double budget = 0.2) {
   using Clock = std::chrono::steady_clock;
   std::vector<double> seconds;
   double total = 0;
   call();
-  while (seconds.size() < 3 || (total < budget && seconds.size() < 1000)) {
+  while (total < budget && seconds.size() < 1000) {
     const auto start = Clock::now();
     call();
     seconds.push_back(std::chrono::duration<double>(Clock::now() - start).count());
@@ -41,7 +41,8 @@ double median_seconds(Function&& call, double budget = 0.2) {
 // A device with an arena of random operands.
 class Bench {
  public:
-  Bench(int threads, DType dtype) : device_(device::make_cpu_device(threads)), arena_(*device_, ledger_, "bench"), dtype_(dtype) {}
+  Bench(int threads, DType dtype)
+      : device_(device::make_cpu_device(threads)), arena_(*device_, ledger_, "bench"), dtype_(dtype) {}
 
   device::Device& device() { return *device_; }
   Tensor random(Shape shape) {
@@ -91,9 +92,10 @@ int bench_gemm(const Options& options) {
     const double flops = 2.0 * static_cast<double>(c.tokens) * static_cast<double>(c.out) * static_cast<double>(c.in);
     device::Device& device = bench.device();
     const double forward = median_seconds([&] { device.linear_forward({.x = x, .weight = weight, .output = y}); });
-    const double input = median_seconds([&] { device.linear_backward_input({.d_output = y, .weight = weight, .d_x = x}); });
-    const double weights = median_seconds(
-        [&] { device.linear_backward_weight({.x = x, .d_output = y, .weight_gradient = gradient}); });
+    const double input =
+        median_seconds([&] { device.linear_backward_input({.d_output = y, .weight = weight, .d_x = x}); });
+    const double weights =
+        median_seconds([&] { device.linear_backward_weight({.x = x, .d_output = y, .weight_gradient = gradient}); });
     fmt::print("{:>6} {:>6} {:>6}  {:>8.1f} {:>8.1f} {:>8.1f}\n", c.tokens, c.out, c.in, flops / forward / 1e9,
                flops / input / 1e9, flops / weights / 1e9);
   }
@@ -104,10 +106,10 @@ int bench_attention(const Options& options) {
   struct Case {
     int64_t batch, sequence, heads, head_dim;
   };
-  std::vector<Case> cases = {{4, 64, 12, 64}, {8, 256, 6, 64}, {1, 2048, 12, 64}, {1, 4096, 8, 128}};
+  std::vector<Case> cases = {{4, 64, 12, 64}, {8, 256, 6, 64}, {1, 2048, 12, 64}, {1, 2048, 8, 128}};
   if (!options.shape.empty()) cases = {{options.shape[0], options.shape[1], options.shape[2], options.shape[3]}};
-  fmt::print("{:>4} {:>6} {:>4} {:>4}   forward backward   GFLOP/s (causal half), {} on {} threads\n", "B", "S", "N", "D",
-             options.dtype, options.threads);
+  fmt::print("{:>4} {:>6} {:>4} {:>4}   forward backward   GFLOP/s (causal half), {} on {} threads\n", "B", "S", "N",
+             "D", options.dtype, options.threads);
   for (const Case& c : cases) {
     Bench bench(options.threads, dtype_of(options));
     const auto heads = [&] { return bench.random({c.batch, c.sequence, c.heads, c.head_dim}); };
@@ -121,8 +123,15 @@ int bench_attention(const Options& options) {
       device.attention_forward({.query = q, .key = k, .value = v, .output = output, .log_sum_exp = log_sum_exp});
     });
     const double backward = median_seconds([&] {
-      device.attention_backward({.query = q, .key = k, .value = v, .output = output, .log_sum_exp = log_sum_exp,
-                                 .d_output = d_output, .d_query = d_q, .d_key = d_k, .d_value = d_v});
+      device.attention_backward({.query = q,
+                                 .key = k,
+                                 .value = v,
+                                 .output = output,
+                                 .log_sum_exp = log_sum_exp,
+                                 .d_output = d_output,
+                                 .d_query = d_q,
+                                 .d_key = d_k,
+                                 .d_value = d_v});
     });
     fmt::print("{:>4} {:>6} {:>4} {:>4}  {:>8.1f} {:>8.1f}\n", c.batch, c.sequence, c.heads, c.head_dim,
                2 * product / forward / 1e9, 5 * product / backward / 1e9);
@@ -180,7 +189,8 @@ int bench_step(const Options& options, comm::Communicator& communicator) {
     batch.counted = rows;
     batch.tokens.clear(), batch.targets.clear(), batch.positions.clear(), batch.rows.clear();
     for (int64_t row = 0; row < rows; ++row) {
-      const auto bits = philox(1, static_cast<uint64_t>(row), static_cast<uint64_t>(microbatch + 1000 * engine.data_rank()));
+      const auto bits =
+          philox(1, static_cast<uint64_t>(row), static_cast<uint64_t>(microbatch + 1000 * engine.data_rank()));
       batch.tokens.push_back(static_cast<int32_t>(bits[0] % static_cast<uint64_t>(config.model.vocab_size)));
       batch.targets.push_back(static_cast<int32_t>(bits[1] % static_cast<uint64_t>(config.model.vocab_size)));
       batch.positions.push_back(static_cast<int32_t>(row % sequence));
@@ -201,9 +211,10 @@ int bench_step(const Options& options, comm::Communicator& communicator) {
   const double median = seconds[seconds.size() / 2];
   const auto tokens = static_cast<double>(config.train.global_batch_size * config.model.seq_length);
   const double flops = training::flops_per_token(config.model, engine.parameters());
-  fmt::print("{} ranks of {} threads: {:.1f} ms a step (fastest {:.1f}, slowest {:.1f}), {:.0f} tokens/s, {:.1f} GFLOP/s\n",
-             communicator.placement().world_size, device->threads(), 1e3 * median, 1e3 * seconds.front(),
-             1e3 * seconds.back(), tokens / median, tokens * flops / median / 1e9);
+  fmt::print(
+      "{} ranks of {} threads: {:.1f} ms a step (fastest {:.1f}, slowest {:.1f}), {:.0f} tokens/s, {:.1f} GFLOP/s\n",
+      communicator.placement().world_size, device->threads(), 1e3 * median, 1e3 * seconds.front(), 1e3 * seconds.back(),
+      tokens / median, tokens * flops / median / 1e9);
   return 0;
 }
 
@@ -229,7 +240,8 @@ void add_bench(CLI::App& app, Run& run, int* argc, char*** argv) {
   add_kernel_bench("gemm", "Matrix products of typical layers", "T,OUT,IN", 3, bench_gemm);
   add_kernel_bench("attention", "Attention, forward and backward", "B,S,N,D", 4, bench_attention);
 
-  const auto add_rank_bench = [&](const char* name, const char* help, int (*measure)(const Options&, comm::Communicator&)) {
+  const auto add_rank_bench = [&](const char* name, const char* help,
+                                  int (*measure)(const Options&, comm::Communicator&)) {
     CLI::App* command = bench->add_subcommand(name, help);
     command->add_option("--ranks", options->ranks, "Thread ranks")->check(CLI::Range(1, 4096));
     command->callback([options, measure, argc, argv, &run] {

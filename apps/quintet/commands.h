@@ -1,5 +1,5 @@
-// The subcommands of quintet, one file each. Each adds itself to the command line and, once parsed, leaves what to do in
-// `run`, which returns the exit code.
+// The subcommands of quintet, one file each. Each adds itself to the command line and, once parsed, leaves what to do
+// in `run`, which returns the exit code.
 #pragma once
 
 #include <functional>

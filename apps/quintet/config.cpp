@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include <CLI/CLI.hpp>
 #include <fmt/core.h>
+#include <CLI/CLI.hpp>
 
 #include "apps/quintet/commands.h"
 #include "lib/config/keys.h"
@@ -28,7 +28,8 @@ config::Config load(const Arguments& arguments) {
 void add_config_options(CLI::App& command, Arguments& arguments) {
   command.add_option("CONFIG", arguments.config, "YAML file")->required();
   command.add_option("KEY=VALUE", arguments.overrides, "Overrides, such as mesh.dp=4");
-  command.add_option("--world", arguments.world, "Number of ranks; default: what the mesh multiplies to, dp: auto as 1")
+  command
+      .add_option("--world", arguments.world, "Number of ranks; default: what the mesh multiplies to, dp: auto as 1")
       ->check(CLI::PositiveNumber);
 }
 

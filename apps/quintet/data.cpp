@@ -2,8 +2,8 @@
 #include <string>
 #include <vector>
 
-#include <CLI/CLI.hpp>
 #include <fmt/core.h>
+#include <CLI/CLI.hpp>
 
 #include "apps/quintet/commands.h"
 #include "lib/data/inspect.h"

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include <CLI/CLI.hpp>
 #include <fmt/core.h>
+#include <CLI/CLI.hpp>
 
 #include "apps/quintet/commands.h"
 #include "apps/quintet/launch.h"
@@ -28,19 +28,22 @@ bool is_built(const CLI::App* command) { return !command->get_group().empty(); }
 // Command groups take nothing but a command, so a wrong or missing one can be named here, with the legal ones.
 void check_commands(CLI::App& app, int argc, char** argv) {
   CLI::App* group = &app;
+  std::string path = app.get_name();
   for (int i = 1; group->get_require_subcommand_min() > 0; ++i) {
     const std::string word = i < argc ? argv[i] : "";
     if (!word.empty() && word.front() == '-') return;
     const auto found = group->get_subcommands([&](const CLI::App* command) { return command->check_name(word); });
     if (found.empty() || word.empty())
-      fail(ExitCode::config, "{}: {}; choose {}, or see --help", group->get_display_name(),
+      fail(ExitCode::config, "{}: {}; choose {}, or see --help", path,
            word.empty() ? "a command is missing" : fmt::format("there is no command {}", word), command_names(*group));
     group = found.front();
+    path += " " + word;
   }
 }
 
 int run_command_line(int argc, char** argv) {
-  CLI::App app("Quintet: trains GPT-style models over data, tensor, pipeline, expert and context parallelism.", "quintet");
+  CLI::App app("Quintet: trains GPT-style models over data, tensor, pipeline, expert and context parallelism.",
+               "quintet");
   app.require_subcommand(1);
   app.set_version_flag("--version", version_text);
   Run run;

@@ -1,6 +1,11 @@
+#include <chrono>
+#include <condition_variable>
+#include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <initializer_list>
+#include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -28,6 +33,42 @@ void run_rank(const std::shared_ptr<ThreadWorld>& world, int64_t rank, const std
   }
 }
 
+// A rank that computes does not look at the abort flag; one that never comes back must not hold the process.
+constexpr std::chrono::seconds kGrace{10};
+
+// Returns when all ranks have ended. Where the world has failed and a rank does not end in time, ends the process.
+class EndOfRanks {
+ public:
+  void one_ended() {
+    {
+      const std::lock_guard lock(mutex_);
+      ++ended_;
+    }
+    changed_.notify_one();
+  }
+
+  void wait_for(int64_t ranks, const ThreadWorld& world) {
+    std::unique_lock lock(mutex_);
+    std::optional<std::chrono::steady_clock::time_point> failed_at;
+    while (ended_ < ranks) {
+      changed_.wait_for(lock, std::chrono::milliseconds(200));
+      const std::optional<Cause> cause = world.cause();
+      if (!cause) continue;
+      const auto now = std::chrono::steady_clock::now();
+      if (!failed_at) failed_at = now;
+      if (now - *failed_at < kGrace) continue;
+      print(*cause);
+      std::fflush(nullptr);
+      std::_Exit(cause->code);
+    }
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int64_t ended_ = 0;
+};
+
 }  // namespace
 
 int run_thread_ranks(int64_t ranks, const std::function<void(Communicator&)>& body) {
@@ -39,7 +80,13 @@ int run_thread_ranks(int64_t ranks, const std::function<void(Communicator&)>& bo
     run_rank(world, 0, node, body);
   } else {
     std::vector<std::thread> threads;
-    for (int64_t rank = 0; rank < ranks; ++rank) threads.emplace_back([&, rank] { run_rank(world, rank, node, body); });
+    EndOfRanks end;
+    for (int64_t rank = 0; rank < ranks; ++rank)
+      threads.emplace_back([&, rank] {
+        run_rank(world, rank, node, body);
+        end.one_ended();
+      });
+    end.wait_for(ranks, *world);
     for (std::thread& thread : threads) thread.join();
   }
   const std::optional<Cause> cause = world->cause();
