@@ -1,8 +1,10 @@
 #include "lib/training/log.h"
 
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 
 #include <spdlog/logger.h>
@@ -10,6 +12,17 @@
 #include <spdlog/sinks/stdout_sinks.h>
 
 namespace quintet::training {
+namespace {
+
+// Open MPI's mpirun gives rank 0 a pseudo-terminal, even where its own output is a file; that has no width.
+// scripts/launch knows better.
+bool console_is_terminal() {
+  if (std::getenv("QUINTET_TERMINAL") != nullptr) return true;
+  winsize size{};
+  return isatty(STDOUT_FILENO) != 0 && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+}
+
+}  // namespace
 
 struct Log::Sinks {
   std::unique_ptr<spdlog::logger> console;  // and log.txt
@@ -21,7 +34,7 @@ struct Log::Sinks {
 Log::Log(const std::string& folder, int64_t rank, bool debug) : sinks_(std::make_unique<Sinks>()) {
   try {
     if (rank == 0) {
-      sinks_->is_terminal = isatty(STDOUT_FILENO) != 0;
+      sinks_->is_terminal = console_is_terminal();
       auto console = std::make_shared<spdlog::sinks::stdout_sink_st>();
       console->set_pattern("%v");
       auto file = std::make_shared<spdlog::sinks::basic_file_sink_st>(folder + "/log.txt");

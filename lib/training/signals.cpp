@@ -19,6 +19,7 @@ void note(int signal) {
 }  // namespace
 
 void watch_signals() {
+  std::signal(SIGXFSZ, SIG_IGN);  // a file past its limit then fails the write, which says so
   for (const int signal : std::array{SIGTERM, SIGINT, SIGUSR1}) std::signal(signal, note);
 }
 

@@ -49,7 +49,7 @@ Tensor tensor_of(std::vector<float>& values) {
 TEST_CASE("a failing rank wakes all others, and its cause is printed once", "[quick][comm]") {
   for (const size_t elements : {size_t{1}, size_t{100000}}) {
     std::atomic<int> woken = 0;
-    const Outcome outcome = run_captured(8, 20, [&](Communicator& communicator) {  // the watchdog ends a broken abort
+    const Outcome outcome = run_captured(8, 5, [&](Communicator& communicator) {  // the watchdog ends a broken abort
       if (communicator.placement().rank == 3) fail(ExitCode::numeric, "loss is nan in step 7");
       std::vector<float> values(elements);
       try {

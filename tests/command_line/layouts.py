@@ -1,0 +1,78 @@
+"""What the number of ranks and the way of launching them must not change."""
+
+import harness
+from harness import CommandLineTest
+
+
+def untimed(lines):
+    return [{key: value for key, value in line.items() if key not in harness.TIMING_FIELDS} for line in lines]
+
+
+class ThreadsAndMpi(CommandLineTest):
+    def check_equal(self, ranks, zero):
+        folders = {}
+        for launch in ("threads", "mpi"):
+            folders[launch] = self.folder / f"{launch}_{ranks}_{zero}"
+            folders[launch].mkdir()
+            launched = {"mpi": ranks} if launch == "mpi" else {"ranks": ranks}
+            result = self.train(f"parallel.zero.stage={zero}", "logging.weight_dump_steps=[10]", "train.eval_every=4",
+                                folder=folders[launch], **launched)
+            self.assertEqual(result.code, 0, result)
+        threads, mpi = (untimed(self.metrics(folder)) for folder in folders.values())
+        self.assertEqual(len(threads), 13)
+        self.assertEqual(threads, mpi)
+        threads, mpi = (folder / "runs" / "tiny" for folder in folders.values())
+        self.assertEqual((threads / "config.yaml").read_text(), (mpi / "config.yaml").read_text())
+        weights = "weights/step_00000010/model.safetensors"
+        self.assertEqual((threads / weights).read_bytes(), (mpi / weights).read_bytes())
+
+    def test_eight_ranks_zero_1(self):
+        self.check_equal(8, 1)
+
+    def test_eight_ranks_zero_0(self):
+        self.check_equal(8, 0)
+
+    def test_two_ranks(self):
+        self.check_equal(2, 1)
+
+
+class DataRanks(CommandLineTest):
+    """Field reports B34 and B55."""
+
+    def test_counts_and_losses_do_not_depend_on_ranks(self):
+        losses = []
+        for ranks, micro_batch in ((1, 1), (1, 2), (2, 1), (4, 2), (8, 1)):
+            result = self.train(f"train.micro_batch_size={micro_batch}", "precision.compute=fp64",
+                                f"run.dir={self.folder}/{ranks}_{micro_batch}/runs", ranks=ranks)
+            self.assertEqual(result.code, 0, result)
+            steps = self.steps(self.folder / f"{ranks}_{micro_batch}")
+            self.assertEqual([line["tokens"] for line in steps], [256 * step for step in range(1, 11)])
+            for line in steps:
+                self.assertAlmostEqual(line["tokens_per_second"] * line["step_seconds"], 256, delta=1e-6)
+            losses.append([line["loss"] for line in steps])
+        for other in losses[1:]:
+            for one, another in zip(losses[0], other):
+                self.assertAlmostEqual(one, another, delta=1e-10)
+        self.assertLess(losses[0][-1], losses[0][0] - 0.5)
+
+
+class Evaluation(CommandLineTest):
+    """Field report B15."""
+
+    def test_evaluating_changes_no_training_loss(self):
+        runs = {}
+        for every in (0, 2, 5):
+            folder = self.folder / f"every_{every}"
+            result = self.train("train.steps=20", "model.dropout=0.1", f"train.eval_every={every}",
+                                f"run.dir={folder}/runs", ranks=2)
+            self.assertEqual(result.code, 0, result)
+            evaluated = [line["step"] for line in self.metrics(folder) if "validation_loss" in line]
+            self.assertEqual(evaluated, list(range(every, 21, every)) if every else [20])
+            runs[every] = [line["loss"] for line in self.steps(folder)]
+        self.assertEqual(len(runs[0]), 20)
+        self.assertEqual(runs[0], runs[2])
+        self.assertEqual(runs[0], runs[5])
+
+
+if __name__ == "__main__":
+    harness.main()
