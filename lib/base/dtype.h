@@ -50,12 +50,18 @@ constexpr std::string_view name_of(DType dtype) {
   return "?";
 }
 
-template <typename T> constexpr DType kDTypeOf = DType::u8;
-template <> inline constexpr DType kDTypeOf<double> = DType::fp64;
-template <> inline constexpr DType kDTypeOf<float> = DType::fp32;
-template <> inline constexpr DType kDTypeOf<bfloat16> = DType::bf16;
-template <> inline constexpr DType kDTypeOf<int64_t> = DType::i64;
-template <> inline constexpr DType kDTypeOf<int32_t> = DType::i32;
+template <typename T>
+constexpr DType kDTypeOf = DType::u8;
+template <>
+inline constexpr DType kDTypeOf<double> = DType::fp64;
+template <>
+inline constexpr DType kDTypeOf<float> = DType::fp32;
+template <>
+inline constexpr DType kDTypeOf<bfloat16> = DType::bf16;
+template <>
+inline constexpr DType kDTypeOf<int64_t> = DType::i64;
+template <>
+inline constexpr DType kDTypeOf<int32_t> = DType::i32;
 
 // Calls function.template operator()<T>() with the C++ type of dtype.
 template <typename Function>

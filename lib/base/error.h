@@ -44,11 +44,10 @@ namespace detail {
 }  // namespace detail
 
 // QUINTET_CHECK(condition) or QUINTET_CHECK(condition, "format {}", value): throws CheckFailure.
-#define QUINTET_CHECK(condition, ...)                                                             \
-  do {                                                                                            \
-    if (!(condition)) [[unlikely]]                                                                \
-      ::quintet::detail::check_failed(#condition, __FILE__, __LINE__,                             \
-                                      ::quintet::detail::check_message(__VA_ARGS__));             \
+#define QUINTET_CHECK(condition, ...)                                                                                 \
+  do {                                                                                                                \
+    if (!(condition)) [[unlikely]]                                                                                    \
+      ::quintet::detail::check_failed(#condition, __FILE__, __LINE__, ::quintet::detail::check_message(__VA_ARGS__)); \
   } while (false)
 
 namespace detail {

@@ -19,11 +19,12 @@ class ExactSum {
   void add_squares(std::span<const float> values);
   void add(const ExactSum& other);
 
-  // The sum, rounded once to nearest even. NaN if any value was NaN or both infinities came; else an infinity if one came.
+  // The sum, rounded once to nearest even. NaN if any value was NaN or both infinities came; else an infinity if one
+  // came.
   double value() const;
 
-  // As integers that add element by element: sums over ranks are integer sums of these words. normalise() first, so that
-  // 2^30 ranks cannot overflow a word.
+  // As integers that add element by element: sums over ranks are integer sums of these words. normalise() first, so
+  // that 2^30 ranks cannot overflow a word.
   static constexpr int kWords = 72;
   void normalise();
   std::span<int64_t, kWords> words() { return words_; }

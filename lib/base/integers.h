@@ -14,8 +14,8 @@ template <typename To, typename From>
 constexpr To narrow(From value) {
   static_assert(std::is_integral_v<To> && std::is_integral_v<From>);
   const To narrowed = static_cast<To>(value);
-  QUINTET_CHECK(static_cast<From>(narrowed) == value && (narrowed < To{}) == (value < From{}),
-                "{} does not fit", value);
+  QUINTET_CHECK(static_cast<From>(narrowed) == value && (narrowed < To{}) == (value < From{}), "{} does not fit",
+                value);
   return narrowed;
 }
 

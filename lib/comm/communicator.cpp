@@ -73,7 +73,7 @@ ProcessGroup& Communicator::make_group(uint8_t lane, std::string name, std::vect
   return *group;
 }
 
-Handle Communicator::post(std::shared_ptr<Operation> operation) {
+Handle Communicator::post(const std::shared_ptr<Operation>& operation) {
   if (operation->poll()) return {};
   in_flight_.push_back(operation);
   // The last handle gone while an exception unwinds: the operands die next.

@@ -58,7 +58,7 @@ class Communicator {
   friend class Handle;
   friend class MessageGroup;
 
-  Handle post(std::shared_ptr<Operation> operation);
+  Handle post(const std::shared_ptr<Operation>& operation);
   void poll_all();
   // Blocks until the operation is done, moving on all others.
   void wait(Operation& operation);

@@ -18,18 +18,19 @@ enum class Activation : uint8_t { none, gelu, gelu_exact, relu_squared };
 enum class NormKind : uint8_t { layernorm, rmsnorm };
 
 // Inverted dropout keyed by identity: element (t, channel) of a [T, H] tensor is kept when word (i mod 4) of the Philox
-// block i / 4 is at or above probability * 2^32, with i = rows[t] * H + channel, and then scaled by 1 / (1 - probability).
+// block i / 4 is at or above probability * 2^32, with i = rows[t] * H + channel, and then scaled by 1 / (1 -
+// probability).
 struct Dropout {
   double probability = 0;  // 0: identity
   uint64_t seed = 0;
-  uint64_t stream = 0;     // of (layer, site)
-  Tensor rows;             // i64 [T]: sample ordinal * sequence length + position
+  uint64_t stream = 0;  // of (layer, site)
+  Tensor rows;          // i64 [T]: sample ordinal * sequence length + position
 };
 
 // output[t] = table[tokens[t] - vocabulary_start] (zero if not in this shard) + position_table[positions[t]].
 struct EmbeddingForward {
-  Tensor tokens;          // i32 [T]
-  Tensor table;           // [V shard, H]
+  Tensor tokens;  // i32 [T]
+  Tensor table;   // [V shard, H]
   int64_t vocabulary_start = 0;
   Tensor position_table;  // [S, H], or absent
   Tensor positions;       // i32 [T]
@@ -41,9 +42,9 @@ struct EmbeddingBackward {
   Tensor tokens;
   int64_t vocabulary_start = 0;
   Tensor positions;
-  Tensor d_output;                  // [T, H]
-  Tensor table_gradient;            // [V shard, H]
-  Tensor position_table_gradient;   // [S, H], or absent
+  Tensor d_output;                 // [T, H]
+  Tensor table_gradient;           // [V shard, H]
+  Tensor position_table_gradient;  // [S, H], or absent
 };
 
 // residual_output = residual + dropout(branch), without branch the residual itself (then residual_output is not
@@ -51,24 +52,24 @@ struct EmbeddingBackward {
 struct AddNormForward {
   NormKind kind = NormKind::layernorm;
   double epsilon = 0;
-  Tensor residual;         // [T, H]
-  Tensor branch;           // [T, H], or absent
-  Dropout dropout;         // of the branch
-  Tensor residual_output;  // [T, H]
-  Tensor weight, bias;     // [H]; bias may be absent
-  Tensor output;           // [T, H]
-  Tensor mean;             // [T]; layernorm only
+  Tensor residual;           // [T, H]
+  Tensor branch;             // [T, H], or absent
+  Dropout dropout;           // of the branch
+  Tensor residual_output;    // [T, H]
+  Tensor weight, bias;       // [H]; bias may be absent
+  Tensor output;             // [T, H]
+  Tensor mean;               // [T]; layernorm only
   Tensor inverse_deviation;  // [T]: 1 / sqrt(variance + epsilon), or 1 / rms
 };
 
 // d_residual += the norm's input gradient, in place: what arrives is the gradient of residual_output by other paths.
 struct AddNormBackward {
   NormKind kind = NormKind::layernorm;
-  Tensor input;            // [T, H]: forward's residual_output
-  Tensor weight;           // [H]
-  Tensor mean, inverse_deviation;  // [T]
-  Tensor d_output;         // [T, H]
-  Tensor d_residual;       // [T, H], in and out
+  Tensor input;                           // [T, H]: forward's residual_output
+  Tensor weight;                          // [H]
+  Tensor mean, inverse_deviation;         // [T]
+  Tensor d_output;                        // [T, H]
+  Tensor d_residual;                      // [T, H], in and out
   Tensor weight_gradient, bias_gradient;  // [H]; bias may be absent
 };
 
@@ -114,8 +115,8 @@ struct SwigluBackward {
 // Per head: RMS norm over D with one scale for all heads (where `scale` is given), then rotation by position in the
 // half-split form (channel i turns with channel i + D/2; where `cosine` is given). output may alias input.
 struct RopeNormForward {
-  Tensor input;         // [T, N, D]
-  Tensor scale;         // [D], or absent
+  Tensor input;  // [T, N, D]
+  Tensor scale;  // [D], or absent
   double epsilon = 0;
   Tensor cosine, sine;  // [positions, D/2], or both absent
   Tensor positions;     // i32 [T]
@@ -137,12 +138,12 @@ struct RopeNormBackward {
 // nothing gives output 0 and log_sum_exp -inf. Query head h uses key head h * key_heads / heads.
 // output = softmax(q k^T / sqrt(D)) v. Dao 2023 (FlashAttention-2).
 struct AttentionForward {
-  Tensor query;       // [B, S_q, N, D]
-  Tensor key, value;  // [B, S_k, N_kv, D]
+  Tensor query;                            // [B, S_q, N, D]
+  Tensor key, value;                       // [B, S_k, N_kv, D]
   int64_t first_query = 0, first_key = 0;  // global positions of row 0
-  Tensor document_starts;  // i32 [B, S_q]: first position that each query may see; or absent
-  Tensor output;           // [B, S_q, N, D]
-  Tensor log_sum_exp;      // [B, N, S_q], natural log, in the compute type
+  Tensor document_starts;                  // i32 [B, S_q]: first position that each query may see; or absent
+  Tensor output;                           // [B, S_q, N, D]
+  Tensor log_sum_exp;                      // [B, N, S_q], natural log, in the compute type
 };
 
 // d_query, d_key, d_value are written, or added to with `accumulate` (a ring's later blocks).

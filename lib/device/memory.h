@@ -11,7 +11,8 @@
 
 namespace quintet::device {
 
-// Bytes in use by owner ("weights", "gradients", "optimizer", "activations", "scratch", ...) and their peak; one a rank.
+// Bytes in use by owner ("weights", "gradients", "optimizer", "activations", "scratch", ...) and their peak; one a
+// rank.
 class MemoryLedger {
  public:
   void add(const std::string& owner, int64_t bytes);  // negative bytes: given back

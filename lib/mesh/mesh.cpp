@@ -67,8 +67,7 @@ std::string Mesh::label_of(int64_t rank) const {
   const Coordinate coordinate = coordinate_of(rank);
   std::string places;
   for (const Axis axis : kAxes)
-    if (sizes_[axis] > 1)
-      places += fmt::format("{}{} {}", places.empty() ? "" : ", ", name_of(axis), coordinate[axis]);
+    if (sizes_[axis] > 1) places += fmt::format("{}{} {}", places.empty() ? "" : ", ", name_of(axis), coordinate[axis]);
   return places.empty() ? fmt::format("rank {}", rank) : fmt::format("rank {} ({})", rank, places);
 }
 

@@ -1,5 +1,5 @@
-// The part of the model that one pipeline stage holds: a run of layers, the embedding before the first and the head after
-// the last.
+// The part of the model that one pipeline stage holds: a run of layers, the embedding before the first and the head
+// after the last.
 #pragma once
 
 #include <deque>

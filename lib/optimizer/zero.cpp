@@ -8,8 +8,7 @@ constexpr AxisSet kDataAxes = {Axis::dp, Axis::ep, Axis::cp};
 }
 
 ZeroOptimizer::ZeroOptimizer(device::Device& device, device::MemoryLedger& ledger, comm::Communicator& communicator,
-                             parallel::ParameterStore& store, const config::Optimizer& config,
-                             const config::Zero& zero)
+                             parallel::ParameterStore& store, const config::Optimizer& config, const config::Zero& zero)
     : device_(device),
       group_(communicator.group(kDataAxes, Axis::dp)),
       uncounted_group_(communicator.group(kDataAxes, std::nullopt)),
@@ -111,8 +110,7 @@ void ZeroOptimizer::update(double learning_rate, double gradient_scale) {
     }
     device_.adamw(spans, step);
     if (shards_state_)
-      gathers.push_back(group_.all_gather(store_.weights(range.begin, range.count),
-                                          group_.even_counts(bucket.elements),
+      gathers.push_back(group_.all_gather(store_.weights(range.begin, range.count), group_.even_counts(bucket.elements),
                                           store_.weights(bucket.begin, bucket.elements),
                                           fmt::format("weights of bucket {}", i)));
   }

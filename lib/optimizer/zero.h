@@ -1,7 +1,7 @@
-// AdamW over flat buckets with ZeRO's partition (Rajbhandari et al. 2020): gradients are summed over the data ranks bucket
-// by bucket; under stage 1 each rank keeps moments for its piece of every bucket, updates that piece and hands the new
-// weights round; under stage 0 every rank keeps and updates everything. Both give the same bits: the same owners add the
-// same pieces in the same order.
+// AdamW over flat buckets with ZeRO's partition (Rajbhandari et al. 2020): gradients are summed over the data ranks
+// bucket by bucket; under stage 1 each rank keeps moments for its piece of every bucket, updates that piece and hands
+// the new weights round; under stage 0 every rank keeps and updates everything. Both give the same bits: the same
+// owners add the same pieces in the same order.
 #pragma once
 
 #include <cstdint>
@@ -44,11 +44,11 @@ class ZeroOptimizer {
   // What this rank owns of a bucket's sum, and what it updates of it.
   Range owned(const parallel::Bucket& bucket) const;
   Range updated(const parallel::Bucket& bucket) const;
-  void start_reduction(size_t bucket);
+  void start_reduction(size_t index);
   bool counts(const parallel::Parameter& parameter) const;
 
   device::Device& device_;
-  comm::ProcessGroup& group_;           // the data ranks
+  comm::ProcessGroup& group_;            // the data ranks
   comm::ProcessGroup& uncounted_group_;  // the same, for dumps
   parallel::ParameterStore& store_;
   config::Optimizer config_;

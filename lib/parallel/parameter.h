@@ -1,5 +1,5 @@
-// A parameter says once, where its layer is defined, what it is called and how it is split; everything else that needs to
-// know (initialisation, reduction, norm, ZeRO partition, dumps, memory table) derives it from this statement.
+// A parameter says once, where its layer is defined, what it is called and how it is split; everything else that needs
+// to know (initialisation, reduction, norm, ZeRO partition, dumps, memory table) derives it from this statement.
 #pragma once
 
 #include <cstdint>

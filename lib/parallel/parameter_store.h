@@ -1,6 +1,6 @@
 // All parameters of a rank in flat buffers: one for weights, one for gradients, cut into buckets that are reduced and
-// gathered as wholes. Parameters stand in the order in which backward finishes them, so that a bucket's reduction can start
-// while earlier layers still compute.
+// gathered as wholes. Parameters stand in the order in which backward finishes them, so that a bucket's reduction can
+// start while earlier layers still compute.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@
 
 namespace quintet::parallel {
 
-// A run of the flat buffers. Every parameter in it starts at a multiple of 64 elements, and its end is padded to a multiple
-// of lcm(pieces, 128), so that it falls into equal pieces, one for each rank that shares the reduction.
+// A run of the flat buffers. Every parameter in it starts at a multiple of 64 elements, and its end is padded to a
+// multiple of lcm(pieces, 128), so that it falls into equal pieces, one for each rank that shares the reduction.
 struct Bucket {
   int64_t begin = 0;     // in the flat buffers
   int64_t elements = 0;  // padding included
@@ -37,8 +37,8 @@ class ParameterStore {
   // Registers a parameter; the reference stays valid. Layers register in forward order.
   Parameter& add(ParameterSpec spec);
 
-  // Lays out the buckets for groups of `pieces` ranks. `bucket_bytes` bounds a bucket's gradients; a parameter larger than
-  // that has a bucket of its own.
+  // Lays out the buckets for groups of `pieces` ranks. `bucket_bytes` bounds a bucket's gradients; a parameter larger
+  // than that has a bucket of its own.
   void lay_out(DType dtype, int64_t pieces, int64_t bucket_bytes);
   // Takes the memory, zeroed.
   void allocate(device::Device& device, device::MemoryLedger& ledger);

@@ -67,7 +67,8 @@ Engine::Engine(const config::Config& config, comm::Communicator& communicator, d
 
 void Engine::check_memory(int64_t available_bytes) const {
   constexpr double kMiB = 1024.0 * 1024.0;
-  const int64_t shards = config_.parallel.zero.stage >= 1 ? communicator_.mesh().size({Axis::dp, Axis::ep, Axis::cp}) : 1;
+  const int64_t shards =
+      config_.parallel.zero.stage >= 1 ? communicator_.mesh().size({Axis::dp, Axis::ep, Axis::cp}) : 1;
   // Weights and gradients whole, two moments sharded; activations come on top.
   const int64_t state = (2 * store_.flat_elements() + 2 * (store_.flat_elements() / shards)) * size_of(dtype_);
   const int64_t ranks = communicator_.placement().local_size;
@@ -222,8 +223,9 @@ std::string Engine::first_non_finite() {
   comm::ProcessGroup& world = communicator_.world();
   std::vector<int64_t> finds(static_cast<size_t>(world.size()));
   const std::vector<int64_t> one_each(static_cast<size_t>(world.size()), 1);
-  world.all_gather(Tensor(&found_at, DType::i64, {1}), one_each, Tensor(finds.data(), DType::i64, {world.size()}),
-                   "first tensor that is not finite")
+  world
+      .all_gather(Tensor(&found_at, DType::i64, {1}), one_each, Tensor(finds.data(), DType::i64, {world.size()}),
+                  "first tensor that is not finite")
       .wait();
   const int64_t finder = std::min_element(finds.begin(), finds.end()) - finds.begin();
   if (finds[static_cast<size_t>(finder)] == kNone) return "no tensor of a single rank; the sum over ranks overflows";

@@ -1,5 +1,5 @@
-// A rank's working parts (device, parameters, model, optimizer) and the step that they make together: forward and backward
-// by a list of actions, reduction, clipping, update.
+// A rank's working parts (device, parameters, model, optimizer) and the step that they make together: forward and
+// backward by a list of actions, reduction, clipping, update.
 #pragma once
 
 #include <cstdint>
@@ -27,15 +27,15 @@ using LoadMicrobatch = std::function<void(int64_t microbatch, data::Batch& batch
 
 // What a step found before its update, equal on every rank.
 struct Gradients {
-  double loss = 0;       // mean over the tokens that count, natural log
-  double norm = 0;       // of the whole gradient, before clipping
-  int64_t counted = 0;   // tokens of the global batch that count
+  double loss = 0;      // mean over the tokens that count, natural log
+  double norm = 0;      // of the whole gradient, before clipping
+  int64_t counted = 0;  // tokens of the global batch that count
 };
 
 class Engine {
  public:
-  // Takes the memory for parameters, gradients and optimizer state, and draws the initial weights. Throws Error(config) when
-  // the ranks of this node together need more than it has (`available_bytes`).
+  // Takes the memory for parameters, gradients and optimizer state, and draws the initial weights. Throws Error(config)
+  // when the ranks of this node together need more than it has (`available_bytes`).
   Engine(const config::Config& config, comm::Communicator& communicator, device::Device& device,
          int64_t available_bytes);
 
@@ -57,9 +57,9 @@ class Engine {
   // Mean loss over `microbatches` of this rank and those of the others; nothing of the training run changes.
   double evaluate(int64_t microbatches, const LoadMicrobatch& load);
 
-  // Repeats the last step's passes with every tensor looked at, and names the first that is not finite: weights first, then
-  // activations, gradients of activations and of parameters as they arise, lowest rank first. Every rank calls it and
-  // gets the same words. Leaves the gradients unusable.
+  // Repeats the last step's passes with every tensor looked at, and names the first that is not finite: weights first,
+  // then activations, gradients of activations and of parameters as they arise, lowest rank first. Every rank calls it
+  // and gets the same words. Leaves the gradients unusable.
   std::string first_non_finite();
 
  private:
@@ -89,7 +89,7 @@ class Engine {
   device::Arena scratch_;
   std::vector<std::unique_ptr<InFlight>> idle_;
   std::vector<std::unique_ptr<InFlight>> in_flight_;  // by microbatch
-  std::vector<data::Batch> batches_;  // of the step, on the host
+  std::vector<data::Batch> batches_;                  // of the step, on the host
   double loss_scale_ = 0;
   const model::Observer* observer_ = nullptr;
 };

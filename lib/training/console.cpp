@@ -51,8 +51,9 @@ std::vector<std::string> gather_lines(comm::ProcessGroup& world, const std::stri
   own.resize(kWidth, ' ');
   std::string all(kWidth * static_cast<size_t>(world.size()), ' ');
   const std::vector<int64_t> counts(static_cast<size_t>(world.size()), static_cast<int64_t>(kWidth));
-  world.all_gather(Tensor(own.data(), DType::u8, {static_cast<int64_t>(kWidth)}), counts,
-                   Tensor(all.data(), DType::u8, {static_cast<int64_t>(all.size())}), "places of ranks")
+  world
+      .all_gather(Tensor(own.data(), DType::u8, {static_cast<int64_t>(kWidth)}), counts,
+                  Tensor(all.data(), DType::u8, {static_cast<int64_t>(all.size())}), "places of ranks")
       .wait();
   std::vector<std::string> lines;
   for (size_t i = 0; i < all.size(); i += kWidth) {
@@ -69,10 +70,12 @@ void show_mesh(Log& log, comm::Communicator& communicator, const std::string& de
   const Mesh& mesh = communicator.mesh();
   const comm::Placement& placement = communicator.placement();
   std::string sizes;
-  for (const Axis axis : kAxes) sizes += fmt::format("{}{} {}", sizes.empty() ? "" : ", ", name_of(axis), mesh.size(axis));
+  for (const Axis axis : kAxes)
+    sizes += fmt::format("{}{} {}", sizes.empty() ? "" : ", ", name_of(axis), mesh.size(axis));
   log.info("mesh      {} = {} ranks, launched as {}", sizes, mesh.world_size(), placement.launch);
   log.info("device    {}", device);
-  const std::string place = fmt::format("{}, node {}, CPUs {}", mesh.label_of(placement.rank), placement.node, usable_cpus());
+  const std::string place =
+      fmt::format("{}, node {}, CPUs {}", mesh.label_of(placement.rank), placement.node, usable_cpus());
   const std::vector<std::string> places = gather_lines(communicator.world(), place);
   for (int64_t rank = 0; rank < std::min(mesh.world_size(), kPlacesShown); ++rank)
     log.info("          {}", places[static_cast<size_t>(rank)]);
@@ -120,7 +123,8 @@ std::string step_line(const StepMetrics& metrics, int64_t steps, double seconds_
 std::string progress_bar(const StepMetrics& metrics, int64_t steps, double seconds_left) {
   constexpr int64_t kWidth = 30;
   const int64_t filled = kWidth * metrics.step / steps;
-  return fmt::format("[{}{}] {:.1f}%  loss {:.4f}  {:.0f} tokens/s  {} left", std::string(static_cast<size_t>(filled), '#'),
+  return fmt::format("[{}{}] {:.1f}%  loss {:.4f}  {:.0f} tokens/s  {} left",
+                     std::string(static_cast<size_t>(filled), '#'),
                      std::string(static_cast<size_t>(kWidth - filled), '.'),
                      100.0 * static_cast<double>(metrics.step) / static_cast<double>(steps), metrics.loss,
                      metrics.tokens_per_second, clock(seconds_left));

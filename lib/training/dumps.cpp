@@ -46,9 +46,8 @@ void dump_weights(pipeline::Engine& engine, const config::Config& config, const 
   std::map<std::string, Tensor> weights;
   for (const parallel::Parameter& parameter : store.parameters()) weights[parameter.name()] = parameter.weight();
   HostCopy copy(engine.device());
-  checkpoint::write_hugging_face(
-      fmt::format("{}/weights/step_{:08}", folder, step), config.model, entries(store),
-      [&](const checkpoint::TensorEntry& entry) { return copy.of(weights.at(entry.name)); });
+  checkpoint::write_hugging_face(fmt::format("{}/weights/step_{:08}", folder, step), config.model, entries(store),
+                                 [&](const checkpoint::TensorEntry& entry) { return copy.of(weights.at(entry.name)); });
 }
 
 void dump_gradients(pipeline::Engine& engine, const std::string& folder, int64_t step) {
@@ -61,8 +60,8 @@ void dump_gradients(pipeline::Engine& engine, const std::string& folder, int64_t
   HostCopy copy(engine.device());
   for (const parallel::Parameter& parameter : store.parameters()) {
     const Tensor gradient = copy.of(parameter.gradient());
-    writer.append(parameter.name(), {static_cast<const std::byte*>(gradient.data()),
-                                     static_cast<size_t>(gradient.bytes())});
+    writer.append(parameter.name(),
+                  {static_cast<const std::byte*>(gradient.data()), static_cast<size_t>(gradient.bytes())});
   }
   writer.finish();
 }

@@ -1,4 +1,5 @@
-// metrics.jsonl: one line a step, one writer, flushed, every number in the shortest form that reads back to the same double.
+// metrics.jsonl: one line a step, one writer, flushed, every number in the shortest form that reads back to the same
+// double.
 #pragma once
 
 #include <cstdint>

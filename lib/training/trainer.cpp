@@ -128,7 +128,8 @@ void Trainer::open_folder() {
   log_.emplace(folder_, engine_->rank(), config_.logging.level == config::LogLevel::debug);
   if (engine_->rank() != 0) return;
   metrics_.emplace(folder_ + "/metrics.jsonl");
-  if (!aside.empty()) log_->info("EARLIER RUN without a checkpoint: its outputs now lie in {}; starting from step 1", aside);
+  if (!aside.empty())
+    log_->info("EARLIER RUN without a checkpoint: its outputs now lie in {}; starting from step 1", aside);
 }
 
 void Trainer::show_start() {
@@ -137,7 +138,8 @@ void Trainer::show_start() {
   show_model(*log_, config_, engine_->parameters().logical_elements(), flops_per_token_);
   show_data(*log_, data_.training, data_.validation);
   show_memory(*log_, engine_->ledger(), "before the first step");
-  if (config_.logging.tensorboard) log_->info("note      this build writes no TensorBoard events; metrics.jsonl has every figure");
+  if (config_.logging.tensorboard)
+    log_->info("note      this build writes no TensorBoard events; metrics.jsonl has every figure");
 }
 
 void Trainer::train_step(int64_t step) {
@@ -190,10 +192,10 @@ void Trainer::train_step(int64_t step) {
 }
 
 void Trainer::stop_for_non_finite(int64_t step, const pipeline::Gradients& gradients) {
-  const std::string limit =
-      policy_->skipped() > 0 ? fmt::format("; more than fault.max_skipped_steps ({}) steps in a row were skipped",
-                                           config_.fault.max_skipped_steps)
-                             : "";
+  const std::string limit = policy_->skipped() > 0
+                                ? fmt::format("; more than fault.max_skipped_steps ({}) steps in a row were skipped",
+                                              config_.fault.max_skipped_steps)
+                                : "";
   if (std::isfinite(gradients.loss) && std::isfinite(gradients.norm))
     fail(ExitCode::numeric, "step {}: grad_norm {} is past fault.spike_sigma{}", step, gradients.norm, limit);
   fail(ExitCode::numeric, "step {}: loss is {} and grad_norm {}; the first tensor that is not finite is {}{}", step,
@@ -239,7 +241,8 @@ void Trainer::validate(int64_t step) {
 
 int Trainer::stop_code(int64_t step) {
   if (agreed_.signal == 0) return 0;
-  log_->info("stopped   by signal {} after step {}; this build saves no checkpoint to go on from", agreed_.signal, step);
+  log_->info("stopped   by signal {} after step {}; this build saves no checkpoint to go on from", agreed_.signal,
+             step);
   return 128 + narrow<int>(agreed_.signal);
 }
 

@@ -25,7 +25,7 @@ function(quintet_test name)
     target_link_libraries(test_${name} PRIVATE quintet_${dependency})
   endforeach()
   foreach(tier quick full)
-    catch_discover_tests(test_${name} TEST_SPEC "[${tier}]" TEST_PREFIX "${name}: " TEST_LIST ${name}_${tier}_cases
+    catch_discover_tests(test_${name} TEST_SPEC "[${tier}]" TEST_PREFIX "${name}:" TEST_LIST ${name}_${tier}_cases
       PROPERTIES LABELS ${tier})
   endforeach()
 endfunction()

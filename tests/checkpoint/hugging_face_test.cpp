@@ -51,7 +51,9 @@ config::Model llama() {
 // SPEC section 6 for the models of this file, in order.
 std::vector<TensorEntry> parameters_of(const config::Model& m, DType dtype = DType::fp32) {
   std::vector<TensorEntry> list;
-  const auto add = [&](const std::string& name, std::vector<int64_t> shape) { list.push_back({name, dtype, shape}); };
+  const auto add = [&](const std::string& name, std::vector<int64_t> shape) {
+    list.push_back({name, dtype, std::move(shape)});
+  };
   const auto linear = [&](const std::string& name, int64_t out, int64_t in, bool bias) {
     add(name + ".weight", {out, in});
     if (bias) add(name + ".bias", {out});

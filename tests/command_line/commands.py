@@ -46,7 +46,8 @@ class Commands(CommandLineTest):
 
     def test_config_explain(self):
         self.assertIn("default:   1", self.succeed("config", "explain", "mesh.tp"))
-        self.assert_error(self.quintet("config", "explain", "mesh.tq"), 2, "mesh.tq: unknown key; did you mean mesh.tp?")
+        self.assert_error(self.quintet("config", "explain", "mesh.tq"), 2,
+                          "mesh.tq: unknown key; did you mean mesh.tp?")
 
     def test_config_keys(self):
         text = self.succeed("config", "keys")

@@ -61,7 +61,7 @@ TEST_CASE("dropout keeps its share, and other rows, seeds and streams keep other
   };
   const Array<float> mask = masked(1, 1);
   const int64_t count = rows * width;
-  const auto share = [count](const Array<float>& array) {
+  const auto share = [&](const Array<float>& array) {
     return static_cast<double>(
                std::count_if(array.span().begin(), array.span().end(), [](float x) { return x != 0; })) /
            static_cast<double>(count);

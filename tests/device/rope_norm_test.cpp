@@ -67,8 +67,8 @@ TEMPLATE_TEST_CASE("heads are normed, scaled and turned by their position", "[qu
   const auto device = make_cpu_device(2);
   for (const bool norm : {false, true}) {
     for (const bool turn : {false, true}) {
-      for (const auto& [tokens, count, width] :
-           {std::tuple<int64_t, int64_t, int64_t>{1, 1, 2}, {3, 2, 10}, {7, 3, 64}, {2, 5, 66}}) {
+      for (const auto& shape : {Shape{1, 1, 2}, Shape{3, 2, 10}, Shape{7, 3, 64}, Shape{2, 5, 66}}) {
+        const int64_t tokens = shape[0], count = shape[1], width = shape[2];
         Heads<T> heads(tokens, count, width, norm, turn);
         heads.forward(*device, heads.output);
         Array<double> expected({tokens, count, width});

@@ -84,7 +84,8 @@ TEST_CASE("dropout's backward is the derivative of its loss", "[quick][model]") 
 }
 
 TEST_CASE("every activation's and position's backward is the derivative of the loss", "[quick][model]") {
-  for (const char* activation : {"model.activation=gelu_exact", "model.activation=relu_squared", "model.activation=swiglu"})
+  for (const char* activation :
+       {"model.activation=gelu_exact", "model.activation=relu_squared", "model.activation=swiglu"})
     require_gradients_of_differences(with(gpt2(), {activation, "model.position=none"}));
   require_gradients_of_differences(
       with(gpt2(), {"model.position=rope", "model.qk_norm=true", "model.tie_embeddings=false"}));

@@ -13,13 +13,15 @@ namespace {
 double rate(config::Decay decay, int64_t step) {
   config::Optimizer optimizer;
   optimizer.learning_rate = 1.0;
-  return learning_rate(optimizer, {.warmup_steps = 10, .decay = decay, .decay_steps = 110, .min_learning_rate = 0.1}, step);
+  return learning_rate(optimizer, {.warmup_steps = 10, .decay = decay, .decay_steps = 110, .min_learning_rate = 0.1},
+                       step);
 }
 
 }  // namespace
 
 TEST_CASE("every schedule warms up linearly from the first step on", "[quick][optimizer]") {
-  for (const config::Decay decay : {config::Decay::constant, config::Decay::cosine, config::Decay::linear, config::Decay::wsd}) {
+  for (const config::Decay decay :
+       {config::Decay::constant, config::Decay::cosine, config::Decay::linear, config::Decay::wsd}) {
     REQUIRE(rate(decay, 1) == Approx(0.1));
     REQUIRE(rate(decay, 5) == Approx(0.5));
     REQUIRE(rate(decay, 10) == Approx(1.0));

@@ -53,7 +53,8 @@ TEST_CASE("spans cut parameters at the borders of a range and leave padding out"
   const Bucket& bucket = store.buckets()[0];
   int64_t elements = 0;
   for (int64_t begin = 0; begin < bucket.elements; begin += 50)
-    for (const ParameterSpan& span : ParameterStore::spans(bucket, begin, std::min<int64_t>(50, bucket.elements - begin))) {
+    for (const ParameterSpan& span :
+         ParameterStore::spans(bucket, begin, std::min<int64_t>(50, bucket.elements - begin))) {
       REQUIRE(span.begin >= begin);
       REQUIRE(span.begin + span.count <= begin + 50);
       elements += span.count;

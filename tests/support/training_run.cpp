@@ -64,9 +64,8 @@ void train_rank(const config::Config& config, comm::Communicator& communicator, 
 
   const bool speaks = communicator.placement().rank == 0;
   if (speaks) run.initial_weights = copy_out(engine.parameters(), &parallel::Parameter::weight);
-  data::BatchPlace place{.data_rank = engine.data_rank(),
-                         .data_ranks = engine.data_ranks(),
-                         .size = config.train.micro_batch_size};
+  data::BatchPlace place{
+      .data_rank = engine.data_rank(), .data_ranks = engine.data_ranks(), .size = config.train.micro_batch_size};
   for (int64_t step = 1; step <= config.train.steps; ++step) {
     communicator.traffic() = {};
     const pipeline::Gradients found = engine.forward_backward([&](int64_t microbatch, data::Batch& batch) {
@@ -117,12 +116,14 @@ config::Config tiny_config(const std::vector<std::string>& overrides, int64_t ra
 
 Run train(const std::vector<std::string>& overrides, int64_t ranks) {
   const TemporaryFolder folder;
-  std::vector<std::string> all = overrides;
-  all.push_back("data.train=" + folder.write("text.txt", corpus()));
-  const config::Config config = tiny_config(all, ranks);
+  return train_on(folder.write("text.txt", corpus()), overrides, ranks);
+}
+
+Run train_on(const std::string& text_file, const std::vector<std::string>& overrides, int64_t ranks) {
+  const config::Config config = tiny_config(with(overrides, {"data.train=" + text_file}), ranks);
   Run run;
-  const int code = comm::run_thread_ranks(
-      ranks, [&](comm::Communicator& communicator) { train_rank(config, communicator, run); });
+  const int code =
+      comm::run_thread_ranks(ranks, [&](comm::Communicator& communicator) { train_rank(config, communicator, run); });
   REQUIRE(code == 0);
   return run;
 }
@@ -171,8 +172,8 @@ void require_same_bits(const Run& run, const Run& reference) {
 std::vector<std::string> gpt2() { return {}; }
 
 std::vector<std::string> llama() {
-  return {"model.norm=rmsnorm",   "model.activation=swiglu",   "model.position=rope", "model.bias=false",
-          "model.kv_heads=2",     "model.ffn_hidden_size=160", "model.tie_embeddings=false"};
+  return {"model.norm=rmsnorm", "model.activation=swiglu",   "model.position=rope",       "model.bias=false",
+          "model.kv_heads=2",   "model.ffn_hidden_size=160", "model.tie_embeddings=false"};
 }
 
 std::vector<std::string> qwen3() {

@@ -29,6 +29,8 @@ config::Config tiny_config(const std::vector<std::string>& overrides, int64_t ra
 
 // Trains on `ranks` thread ranks. A failure of any rank fails the test.
 Run train(const std::vector<std::string>& overrides, int64_t ranks = 1);
+// The same on a text of the caller's.
+Run train_on(const std::string& text_file, const std::vector<std::string>& overrides, int64_t ranks = 1);
 
 // DESIGN's rule: loss and norm within tol * |b| at every step, gradients within tol * max(max|b|, g) where
 // g = grad_norm / sqrt(number of parameters). `tol` is 1e-10 in fp64 and 1e-5 in fp32.

@@ -60,8 +60,7 @@ void require_equal_to_one_rank(const std::vector<Layout>& layouts) {
   std::map<std::string, Run> references;
   for (const Layout& layout : layouts) {
     const std::string key = layout.model + layout.compute;
-    if (references.count(key) == 0)
-      references[key] = train(overrides_of({layout.model, layout.compute, 1, 0, 8}));
+    if (references.count(key) == 0) references[key] = train(overrides_of({layout.model, layout.compute, 1, 0, 8}));
     INFO(layout.text());
     require_equal_training(train(overrides_of(layout), layout.dp), references.at(key),
                            layout.compute == "fp64" ? 1e-10 : 1e-5);

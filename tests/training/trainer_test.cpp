@@ -87,13 +87,23 @@ TEST_CASE("metrics hold every figure once a step, from one writer", "[quick][tra
   REQUIRE(validated == std::vector<int64_t>{2, 4});
 }
 
+TEST_CASE("the trainer reads the samples, rates and weights that the rules name", "[quick][trainer]") {
+  const Runs runs;
+  REQUIRE(runs.train({"schedule.warmup_steps=2", "train.steps=6"}, 2) == 0);
+  const testing::Run expected = testing::train_on(
+      runs.folder().path("text.txt"), {"precision.compute=fp32", "schedule.warmup_steps=2", "train.steps=6"}, 2);
+  std::vector<std::string> losses;
+  for (const double loss : expected.losses) losses.push_back(Json(loss).dump());
+  REQUIRE(runs.losses() == losses);
+}
+
 TEST_CASE("the written config trains again to the same losses", "[quick][trainer]") {
   const Runs runs;
   REQUIRE(runs.train({"model.dropout=0.1"}) == 0);
   const std::vector<std::string> first = runs.losses();
   const config::Config again = config::load(runs.path("config.yaml").string(), {}, 1);
-  REQUIRE(comm::run_thread_ranks(
-              1, [&](comm::Communicator& communicator) { training::train(again, communicator); }) == 0);
+  REQUIRE(comm::run_thread_ranks(1, [&](comm::Communicator& communicator) { training::train(again, communicator); }) ==
+          0);
   REQUIRE(runs.losses() == first);
 }
 
