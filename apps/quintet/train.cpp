@@ -9,6 +9,7 @@
 #include "apps/quintet/commands.h"
 #include "apps/quintet/launch.h"
 #include "lib/config/load.h"
+#include "lib/training/signals.h"
 
 namespace quintet {
 
@@ -26,6 +27,7 @@ void add_train(CLI::App& app, Run& run, int* argc, char*** argv) {
       ->check(CLI::Range(1, 4096));
   command->callback([arguments, &run, argc, argv] {
     run = [arguments, argc, argv] {
+      training::watch_signals();
       return run_ranks(arguments->ranks, argc, argv, [&](comm::Communicator& communicator) {
         const config::Config config =
             config::load(arguments->config, arguments->overrides, communicator.placement().world_size);

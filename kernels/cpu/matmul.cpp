@@ -99,6 +99,7 @@ void multiply_by_blocks(const MatmulArgs<T>& args) {
 }
 
 #ifdef QUINTET_HAS_DNNL
+// No signal handler may run on this thread meanwhile, unless on a stack of its own: see lib/training/signals.h.
 void multiply_by_dnnl(const MatmulArgs<float>& args) {
 #ifdef _OPENMP
   omp_set_num_threads(args.threads);  // of the calling rank alone

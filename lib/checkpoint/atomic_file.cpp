@@ -88,7 +88,7 @@ void write_file(const std::filesystem::path& path, std::string_view content) {
   file.commit();
 }
 
-AtomicFolder::AtomicFolder(std::filesystem::path path)
+AtomicFolder::AtomicFolder(const std::filesystem::path& path)
     : path_(without_trailing_slash(path)), temporary_(beside(path_)) {
   std::error_code error;
   std::filesystem::remove_all(temporary_, error);

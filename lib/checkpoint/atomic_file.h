@@ -32,7 +32,7 @@ void write_file(const std::filesystem::path& path, std::string_view content);
 // name is replaced on commit(). Parents are created. Without commit() nothing is left behind.
 class AtomicFolder {
  public:
-  explicit AtomicFolder(std::filesystem::path path);
+  explicit AtomicFolder(const std::filesystem::path& path);
   ~AtomicFolder();
   AtomicFolder(const AtomicFolder&) = delete;
   AtomicFolder& operator=(const AtomicFolder&) = delete;

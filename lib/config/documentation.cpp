@@ -51,10 +51,10 @@ std::string cell(const std::string& text) {
 
 }  // namespace
 
-std::string explain(std::string_view path) {
-  if (const Key* key = find_key(path)) return explain_key(*key);
-  if (const Section* section = find_section(path)) return explain_section(*section);
-  fail(ExitCode::config, "{}: unknown key; {}", path, suggestion_for(std::string(path)));
+std::string explain(std::string_view key) {
+  if (const Key* found = find_key(key)) return explain_key(*found);
+  if (const Section* section = find_section(key)) return explain_section(*section);
+  fail(ExitCode::config, "{}: unknown key; {}", key, suggestion_for(std::string(key)));
 }
 
 std::string keys_markdown() {

@@ -12,7 +12,7 @@ struct Place {
   int source = 0;
   int line = 1;
   int column = 1;
-  auto operator<=>(const Place&) const = default;
+  auto operator<=>(const Place&) const = default;  // NOLINT(modernize-use-nullptr): clang-tidy 14 misreads it
 };
 
 class Problems {

@@ -111,7 +111,7 @@ class Gatherer {
     Node value;
     if (!parse_yaml(argument.substr(equals + 1), source, problems_, value)) return;
     place_in(value, {source, 1, 1});
-    add(path, {source, 1, 1}, std::move(value));
+    add(path, {source, 1, 1}, value);
   }
 
  private:

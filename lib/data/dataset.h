@@ -43,7 +43,7 @@ struct SourceSummary {
   double share = 1;  // of the samples
 };
 
-// A copy shares the mapped files and has its own cursor: open once a process, hand every rank's thread a copy.
+// A copy shares the opened sources and has its own cursor: open once a process, hand every rank's thread a copy.
 class Dataset {
  public:
   // Throws Error(data) for what is wrong with the files, a source too short for one window included, and Error(config)

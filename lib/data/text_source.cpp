@@ -12,7 +12,7 @@ TextSource::TextSource(const std::string& key, const std::vector<std::string>& p
   int64_t end = 0;
   for (const std::string& path : paths) {
     files_.emplace_back(key, path);
-    end += narrow<int64_t>(files_.back().bytes().size());
+    end += files_.back().size();
     ends_.push_back(end);
   }
 }
@@ -21,14 +21,15 @@ void TextSource::read(int64_t begin, std::span<int32_t> tokens) const {
   const int64_t end = begin + narrow<int64_t>(tokens.size());
   QUINTET_CHECK(begin >= 0 && end <= token_count(), "[{}, {}) of {} tokens", begin, end, token_count());
   auto file = static_cast<size_t>(std::upper_bound(ends_.begin(), ends_.end(), begin) - ends_.begin());
-  int32_t* out = tokens.data();
+  std::vector<uint8_t> bytes(tokens.size());
   for (int64_t at = begin; at < end; ++file) {
-    const std::span<const uint8_t> bytes = files_[file].bytes();
-    const int64_t file_begin = ends_[file] - narrow<int64_t>(bytes.size());
+    const int64_t file_begin = ends_[file] - files_[file].size();
     const int64_t stop = std::min(end, ends_[file]);
-    out = std::copy(bytes.data() + (at - file_begin), bytes.data() + (stop - file_begin), out);
+    files_[file].read(at - file_begin,
+                      std::span(bytes).subspan(static_cast<size_t>(at - begin), static_cast<size_t>(stop - at)));
     at = stop;
   }
+  std::copy(bytes.begin(), bytes.end(), tokens.begin());
 }
 
 std::vector<int64_t> TextSource::document_starts(int64_t begin, int64_t end) const {
@@ -42,10 +43,8 @@ std::vector<int64_t> TextSource::document_starts(int64_t begin, int64_t end) con
 
 std::vector<SourceFile> TextSource::files() const {
   std::vector<SourceFile> result;
-  for (const MappedFile& file : files_) {
-    const int64_t size = narrow<int64_t>(file.bytes().size());
-    result.push_back({.path = file.path(), .bytes = size, .tokens = size});
-  }
+  for (const DataFile& file : files_)
+    result.push_back({.path = file.path(), .bytes = file.size(), .tokens = file.size()});
   return result;
 }
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "lib/data/mapped_file.h"
+#include "lib/data/data_file.h"
 #include "lib/data/token_source.h"
 
 namespace quintet::data {
@@ -23,7 +23,7 @@ class TextSource final : public TokenSource {
   std::vector<SourceFile> files() const override;
 
  private:
-  std::vector<MappedFile> files_;
+  std::vector<DataFile> files_;
   std::vector<int64_t> ends_;  // of each file, in tokens from the start of the source
 };
 

@@ -1,26 +1,44 @@
 #include "lib/training/signals.h"
 
-#include <array>
+#include <pthread.h>
+
 #include <atomic>
 #include <csignal>
+#include <cstdlib>
+#include <thread>
 
 namespace quintet::training {
 namespace {
 
-// A signal belongs to the process and its handler takes no argument, so this one word is global.
+// Signals belong to the process, so this one word is global.
 std::atomic<int> requested{0};
-static_assert(std::atomic<int>::is_always_lock_free);
 
-void note(int signal) {
-  requested.store(signal);
-  if (signal == SIGINT) std::signal(SIGINT, SIG_DFL);
+sigset_t watched() {
+  sigset_t set;
+  sigemptyset(&set);
+  for (const int signal : {SIGTERM, SIGINT, SIGUSR1}) sigaddset(&set, signal);
+  return set;
+}
+
+[[noreturn]] void take_signals() {
+  const sigset_t set = watched();
+  for (;;) {
+    int signal = 0;
+    if (sigwait(&set, &signal) != 0) continue;
+    if (signal == SIGINT && requested.load() == SIGINT) std::_Exit(128 + SIGINT);
+    int none = 0;
+    requested.compare_exchange_strong(none, signal);
+  }
 }
 
 }  // namespace
 
 void watch_signals() {
-  std::signal(SIGXFSZ, SIG_IGN);  // a file past its limit then fails the write, which says so
-  for (const int signal : std::array{SIGTERM, SIGINT, SIGUSR1}) std::signal(signal, note);
+  // A file that outgrows its limit is an error of the write, with our message.
+  std::signal(SIGXFSZ, SIG_IGN);
+  const sigset_t set = watched();
+  pthread_sigmask(SIG_BLOCK, &set, nullptr);
+  std::thread(take_signals).detach();
 }
 
 int requested_signal() { return requested.load(); }

@@ -74,7 +74,6 @@ class Trainer {
         folder_(run_folder(config)),
         data_(open_data(config)),
         device_(device::make_cpu_device(threads_of(config, communicator.placement()))) {
-    watch_signals();
     const int64_t available = available_memory();
     communicator.world().barrier();  // all have looked before one takes
     engine_.emplace(config, communicator, *device_, available);

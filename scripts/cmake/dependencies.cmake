@@ -10,13 +10,13 @@ find_package(nlohmann_json REQUIRED)
 find_library(QUINTET_DNNL dnnl)
 find_path(QUINTET_DNNL_INCLUDE oneapi/dnnl/dnnl.h)
 add_library(quintet_dnnl INTERFACE)
-if(QUINTET_DNNL AND QUINTET_DNNL_INCLUDE)
+if(QUINTET_DNNL AND QUINTET_DNNL_INCLUDE AND NOT QUINTET_SANITIZE MATCHES "thread")
   target_link_libraries(quintet_dnnl INTERFACE "${QUINTET_DNNL}")
   target_include_directories(quintet_dnnl SYSTEM INTERFACE "${QUINTET_DNNL_INCLUDE}")
   target_compile_definitions(quintet_dnnl INTERFACE QUINTET_HAS_DNNL=1)
 endif()
 
-# ThreadSanitizer does not know OpenMP's runtime; lib/base/parallel.cpp starts plain threads then.
+# ThreadSanitizer does not know OpenMP's runtime: then lib/base/parallel.cpp starts plain threads, and products are ours.
 add_library(quintet_openmp INTERFACE)
 if(NOT QUINTET_SANITIZE MATCHES "thread")
   find_package(OpenMP REQUIRED COMPONENTS CXX)

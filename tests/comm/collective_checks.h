@@ -15,12 +15,12 @@ struct CollectiveCase {
 };
 
 // `group` is booked under `booked_under`. All members call it with the same case.
-void check_all_reduce(Communicator& communicator, ProcessGroup& group, Axis booked_under, const CollectiveCase& c);
-void check_reduce_scatter(Communicator& communicator, ProcessGroup& group, Axis booked_under, const CollectiveCase& c);
-void check_all_gather(Communicator& communicator, ProcessGroup& group, Axis booked_under, const CollectiveCase& c);
-void check_broadcast(Communicator& communicator, ProcessGroup& group, Axis booked_under, const CollectiveCase& c);
-void check_all_to_all(Communicator& communicator, ProcessGroup& group, Axis booked_under, const CollectiveCase& c);
-void check_ring(Communicator& communicator, ProcessGroup& group, Axis booked_under, const CollectiveCase& c);
+void check_all_reduce(Communicator& communicator, ProcessGroup& group, Axis axis, const CollectiveCase& c);
+void check_reduce_scatter(Communicator& communicator, ProcessGroup& group, Axis axis, const CollectiveCase& c);
+void check_all_gather(Communicator& communicator, ProcessGroup& group, Axis axis, const CollectiveCase& c);
+void check_broadcast(Communicator& communicator, ProcessGroup& group, Axis axis, const CollectiveCase& c);
+void check_all_to_all(Communicator& communicator, ProcessGroup& group, Axis axis, const CollectiveCase& c);
+void check_ring(Communicator& communicator, ProcessGroup& group, Axis axis, const CollectiveCase& c);
 // Many operations posted before the first is waited for, some on the uncounted group of the same ranks.
 void check_outstanding(Communicator& communicator, AxisSet axes, const CollectiveCase& c);
 

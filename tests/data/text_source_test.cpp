@@ -105,4 +105,16 @@ TEST_CASE("inspect counts files, bytes, tokens and windows", "[quick][text]") {
 }
 
 }  // namespace
+TEST_CASE("a file that shrinks or goes under a run is an error that names it", "[quick][text]") {
+  const TemporaryFolder folder;
+  const std::string path = folder.write("text.txt", counting_text(100));
+  const TextSource source("data.train", {path});
+  std::vector<int32_t> tokens(50);
+  source.read(50, tokens);
+  folder.write("text.txt", counting_text(60));
+  REQUIRE_THROWS_WITH(source.read(50, tokens), Catch::Contains(path) && Catch::Contains("ends at byte 60"));
+  std::filesystem::remove(path);
+  REQUIRE_THROWS_WITH(source.read(0, tokens), Catch::Contains(path));
+}
+
 }  // namespace quintet::data
