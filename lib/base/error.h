@@ -34,8 +34,8 @@ template <typename... Args>
   throw Error(code, fmt::format(format, std::forward<Args>(args)...));
 }
 
-// The rank that the calling thread works for, as "rank 5 (dp 0, tp 1, pp 1)"; shown by failed checks and by the
-// log. Empty before the mesh is known. A helper thread takes the label of the rank that it serves.
+// The rank that the calling thread works for, as "rank 5 (dp 0, tp 1, pp 1)", "rank 5" before the mesh is known; shown
+// by failed checks. Empty in a run of one rank and on helper threads.
 void set_rank_label(std::string label);
 const std::string& rank_label();
 

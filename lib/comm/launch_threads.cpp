@@ -7,9 +7,11 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <vector>
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include "lib/comm/communicator.h"
@@ -81,12 +83,21 @@ int run_thread_ranks(int64_t ranks, const std::function<void(Communicator&)>& bo
   } else {
     std::vector<std::thread> threads;
     EndOfRanks end;
-    for (int64_t rank = 0; rank < ranks; ++rank)
-      threads.emplace_back([&, rank] {
-        run_rank(world, rank, node, body);
-        end.one_ended();
-      });
-    end.wait_for(ranks, *world);
+    for (int64_t rank = 0; rank < ranks; ++rank) {
+      try {
+        threads.emplace_back([&, rank] {
+          run_rank(world, rank, node, body);
+          end.one_ended();
+        });
+      } catch (const std::system_error& error) {
+        world->abort({static_cast<int>(ExitCode::config),
+                      fmt::format("--ranks {}: the system gives no thread for rank {} ({}); choose fewer, or raise the "
+                                  "limit on processes",
+                                  ranks, rank, error.code().message())});
+        break;
+      }
+    }
+    end.wait_for(static_cast<int64_t>(threads.size()), *world);
     for (std::thread& thread : threads) thread.join();
   }
   const std::optional<Cause> cause = world->cause();

@@ -212,6 +212,7 @@ std::string Engine::first_non_finite() {
     ++looked_at;
   };
   for (const parallel::Parameter& parameter : store_.parameters()) look(parameter.name(), parameter.weight());
+  device_.fill(store_.all_gradients(), 0);
   observer_ = &look;
   ExactSum loss;
   run_actions(loss, /*reduce=*/false);

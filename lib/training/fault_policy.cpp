@@ -27,8 +27,8 @@ FaultPolicy::Verdict FaultPolicy::judge(const pipeline::Gradients& gradients) {
     return Verdict::apply;
   }
   if (!finite && config_.on_non_finite == config::OnNonFinite::stop) return Verdict::stop;
-  ++skipped_;
-  if (++skipped_in_a_row_ > config_.max_skipped_steps) return Verdict::stop;
+  ++skipped_in_a_row_;
+  if (is_past_limit()) return Verdict::stop;
   return finite ? Verdict::skip_spike : Verdict::skip_non_finite;
 }
 

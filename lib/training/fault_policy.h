@@ -17,14 +17,14 @@ class FaultPolicy {
 
   // Judges the next step; equal on every rank, since loss and norm are.
   Verdict judge(const pipeline::Gradients& gradients);
-  int64_t skipped() const { return skipped_; }
+  // More steps in a row were bad than may be skipped.
+  bool is_past_limit() const { return skipped_in_a_row_ > config_.max_skipped_steps; }
 
  private:
   bool is_spike(double norm) const;
 
   config::Fault config_;
   std::deque<double> applied_norms_;  // of the last applied steps
-  int64_t skipped_ = 0;
   int64_t skipped_in_a_row_ = 0;
 };
 

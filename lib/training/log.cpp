@@ -56,7 +56,12 @@ Log::Log(const std::string& folder, int64_t rank, bool debug) : sinks_(std::make
   }
 }
 
-Log::~Log() = default;
+// An error is printed once the run has unwound: not behind a progress bar.
+Log::~Log() {
+  if (!sinks_->shows_progress) return;
+  std::fputs("\r\x1b[K", stdout);
+  std::fflush(stdout);
+}
 
 bool Log::speaks() const { return sinks_->console != nullptr; }
 bool Log::debugs() const { return sinks_->own != nullptr; }

@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "lib/base/integers.h"
+#include "lib/config/enums.h"
 #include "lib/data/dataset.h"
 #include "lib/optimizer/learning_rate.h"
 #include "lib/pipeline/engine.h"
@@ -45,6 +46,7 @@ std::vector<data::Entry> entries_of(const std::vector<config::DataSource>& sourc
 data::Split open_data(const config::Config& config) {
   data::DatasetOptions training;
   training.entries = entries_of(config.data.train);
+  training.reading = {.format = std::string(config::name_of(config.data.format)), .tokenizer = config.data.tokenizer};
   training.sequence_length = config.model.seq_length;
   training.seed = static_cast<uint64_t>(config.run.seed);
   training.shuffle = config.data.shuffle;
@@ -191,7 +193,7 @@ void Trainer::train_step(int64_t step) {
 }
 
 void Trainer::stop_for_non_finite(int64_t step, const pipeline::Gradients& gradients) {
-  const std::string limit = policy_->skipped() > 0
+  const std::string limit = policy_->is_past_limit()
                                 ? fmt::format("; more than fault.max_skipped_steps ({}) steps in a row were skipped",
                                               config_.fault.max_skipped_steps)
                                 : "";

@@ -30,7 +30,15 @@ TEST_CASE("skipping goes on until too many steps in a row were bad", "[quick][fa
   REQUIRE(policy.judge(step(kNan, kNan)) == Verdict::skip_non_finite);
   REQUIRE(policy.judge(step(kNan, kNan)) == Verdict::skip_non_finite);
   REQUIRE(policy.judge(step(kNan, kNan)) == Verdict::stop);
-  REQUIRE(policy.skipped() == 5);
+  REQUIRE(policy.is_past_limit());
+}
+
+TEST_CASE("a stop at once is not told as too many skipped steps", "[quick][faults]") {
+  FaultPolicy policy({.max_skipped_steps = 10, .spike_sigma = 3});
+  for (int i = 0; i < 20; ++i) REQUIRE(policy.judge(step(1, 1)) == Verdict::apply);
+  REQUIRE(policy.judge(step(1, 100)) == Verdict::skip_spike);
+  REQUIRE(policy.judge(step(kNan, 1)) == Verdict::stop);
+  REQUIRE_FALSE(policy.is_past_limit());
 }
 
 TEST_CASE("a leap of the norm is skipped once twenty steps were applied", "[quick][faults]") {
