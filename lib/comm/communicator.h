@@ -23,6 +23,7 @@ class Transport;
 struct Placement {
   int64_t rank = 0, world_size = 1;
   int64_t local_rank = 0, local_size = 1;  // among the ranks of its node
+  int64_t local_cpus = 1;                  // that the ranks of its node may use, all together
   std::string node;                        // host name
   std::string launch;                      // "threads" | "MPI (Open MPI 4.1.4)" | "one process"
 };

@@ -1,9 +1,9 @@
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <string>
-#include <thread>
 
 #include <mpi.h>
 #include <sched.h>
@@ -27,11 +27,14 @@ std::string library_name() {
   return version.substr(0, version.find_first_of(" \t\n")) + " " + number;
 }
 
-int usable_cores() {
-  cpu_set_t cores;
-  CPU_ZERO(&cores);
-  if (sched_getaffinity(0, sizeof(cores), &cores) == 0) return CPU_COUNT(&cores);
-  return static_cast<int>(std::thread::hardware_concurrency());
+// CPUs that the ranks of `node` may use, all together: a launcher may have bound each to its own.
+int64_t count_cpus(MPI_Comm node) {
+  cpu_set_t own;
+  CPU_ZERO(&own);
+  sched_getaffinity(0, sizeof(own), &own);
+  cpu_set_t all;
+  MPI_Allreduce(&own, &all, sizeof(own), MPI_BYTE, MPI_BOR, node);
+  return std::max(1, CPU_COUNT(&all));
 }
 
 Placement find_placement() {
@@ -42,10 +45,11 @@ Placement find_placement() {
   MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &node);
   MPI_Comm_rank(node, &local_rank);
   MPI_Comm_size(node, &local_size);
+  const int64_t cpus = count_cpus(node);
   MPI_Comm_free(&node);
   char name[MPI_MAX_PROCESSOR_NAME] = {};
   MPI_Get_processor_name(name, &length);
-  return {rank, size, local_rank, local_size, name, "MPI (" + library_name() + ")"};
+  return {rank, size, local_rank, local_size, cpus, name, "MPI (" + library_name() + ")"};
 }
 
 volatile std::sig_atomic_t end_code = 0;  // for the signal handler
@@ -71,10 +75,7 @@ int run_mpi_rank(int* argc, char*** argv, const std::function<void(Communicator&
   MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided);
   const Placement placement = find_placement();
   {
-    // A bound rank has its core for itself; unbound ones share those of the node.
-    const int cores = usable_cores();
-    const bool bound = cores < static_cast<int>(std::thread::hardware_concurrency());
-    auto owned_transport = std::make_unique<MpiTransport>(!bound && placement.local_size > cores);
+    auto owned_transport = std::make_unique<MpiTransport>(placement.local_size > placement.local_cpus);
     MpiTransport& transport = *owned_transport;
     Communicator communicator(placement, std::move(owned_transport));
     try {

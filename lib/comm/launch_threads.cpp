@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include <fmt/format.h>
+#include <sched.h>
 #include <unistd.h>
 
 #include "lib/comm/communicator.h"
@@ -21,10 +23,16 @@
 namespace quintet::comm {
 namespace {
 
+int64_t usable_cpus() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  return sched_getaffinity(0, sizeof(set), &set) == 0 ? std::max(1, CPU_COUNT(&set)) : 1;
+}
+
 void run_rank(const std::shared_ptr<ThreadWorld>& world, int64_t rank, const std::string& node,
               const std::function<void(Communicator&)>& body) {
   const int64_t ranks = world->size();
-  Communicator communicator({rank, ranks, rank, ranks, node, ranks > 1 ? "threads" : "one process"},
+  Communicator communicator({rank, ranks, rank, ranks, usable_cpus(), node, ranks > 1 ? "threads" : "one process"},
                             std::make_unique<ThreadTransport>(world, rank));
   try {
     body(communicator);

@@ -35,7 +35,6 @@ class ZeroOptimizer {
 
   // Brings the reduced gradients of all pieces to every rank, for dumps.
   void gather_gradients();
-  int64_t updates() const { return updates_; }
 
  private:
   struct Range {

@@ -80,11 +80,7 @@ void Engine::check_memory(int64_t available_bytes) const {
        static_cast<double>(available_bytes) / kMiB);
 }
 
-int64_t Engine::data_rank() const {
-  // Ranks along cp read the same sequences.
-  const Coordinate& place = store_.coordinate();
-  return place[Axis::ep] * communicator_.mesh().size(Axis::dp) + place[Axis::dp];
-}
+int64_t Engine::data_rank() const { return communicator_.group(kBatchAxes, std::nullopt).rank(); }
 
 int64_t Engine::data_ranks() const { return communicator_.mesh().size(kBatchAxes); }
 

@@ -1,8 +1,7 @@
 #include "lib/training/trainer.h"
 
-#include <sched.h>
-
 #include <algorithm>
+#include <cctype>
 #include <chrono>
 #include <cmath>
 #include <fstream>
@@ -29,12 +28,26 @@ namespace {
 using Clock = std::chrono::steady_clock;
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-// Bytes that this node can still give, page cache included; everything where the kernel does not say.
+// The number that a file of the kernel starts with after `label`; nothing where it says none ("max") or is not there.
+std::optional<int64_t> kernel_number(const char* path, const std::string& label = "") {
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    if (line.compare(0, label.size(), label) != 0) continue;
+    const size_t digit = line.find_first_not_of(" ", label.size());
+    if (digit == std::string::npos || std::isdigit(static_cast<unsigned char>(line[digit])) == 0) return {};
+    return std::stoll(line.substr(digit));
+  }
+  return {};
+}
+
+// Bytes that this node, or the container that we run in, can still give; no bound where the kernel does not say.
 int64_t available_memory() {
-  std::ifstream file("/proc/meminfo");
-  for (std::string line; std::getline(file, line);)
-    if (line.rfind("MemAvailable:", 0) == 0) return std::stoll(line.substr(line.find(':') + 1)) * 1024;
-  return std::numeric_limits<int64_t>::max();
+  int64_t bytes = std::numeric_limits<int64_t>::max();
+  if (const auto kibibytes = kernel_number("/proc/meminfo", "MemAvailable:")) bytes = *kibibytes * 1024;
+  const auto limit = kernel_number("/sys/fs/cgroup/memory.max");
+  const auto used = kernel_number("/sys/fs/cgroup/memory.current");
+  if (limit && used) bytes = std::min(bytes, std::max<int64_t>(0, *limit - *used));
+  return bytes;
 }
 
 std::vector<data::Entry> entries_of(const std::vector<config::DataSource>& sources) {
@@ -139,6 +152,7 @@ void Trainer::show_start() {
   show_model(*log_, config_, engine_->parameters().logical_elements(), flops_per_token_);
   show_data(*log_, data_.training, data_.validation);
   show_memory(*log_, engine_->ledger(), "before the first step");
+  log_->info("note      this build saves no checkpoints; of checkpoint.* only resume is used");
   if (config_.logging.tensorboard)
     log_->info("note      this build writes no TensorBoard events; metrics.jsonl has every figure");
 }
@@ -158,8 +172,10 @@ void Trainer::train_step(int64_t step) {
                       .size = train.micro_batch_size},
                      batch);
   });
-  const comm::Traffic counted = communicator_.traffic();  // a dump's does not count
+  const comm::Traffic counted = communicator_.traffic();  // a dump's bytes and seconds do not count
+  const auto dump_start = Clock::now();
   if (contains(config_.logging.gradient_dump_steps, step)) dump_gradients(*engine_, folder_, step);
+  const double dump_seconds = seconds_since(dump_start);
   communicator_.traffic() = counted;
   const FaultPolicy::Verdict verdict = policy_->judge(gradients);
   if (verdict == FaultPolicy::Verdict::apply) engine_->update(rate, gradients);
@@ -172,7 +188,7 @@ void Trainer::train_step(int64_t step) {
   metrics.learning_rate = rate;
   const int64_t tokens = train.global_batch_size * config_.model.seq_length;
   metrics.tokens = step * tokens;
-  metrics.step_seconds = seconds_since(start);
+  metrics.step_seconds = seconds_since(start) - dump_seconds;
   metrics.tokens_per_second = static_cast<double>(tokens) / metrics.step_seconds;
   const auto ranks = static_cast<double>(communicator_.mesh().world_size());
   metrics.tflops_per_rank = metrics.tokens_per_second * flops_per_token_ / ranks / 1e12;
@@ -251,10 +267,7 @@ int Trainer::stop_code(int64_t step) {
 
 int threads_of(const config::Config& config, const comm::Placement& placement) {
   if (config.device.threads > 0) return narrow<int>(config.device.threads);
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  const int64_t usable = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-  return narrow<int>(std::max<int64_t>(1, usable / placement.local_size));
+  return narrow<int>(std::max<int64_t>(1, placement.local_cpus / placement.local_size));
 }
 
 int train(const config::Config& config, comm::Communicator& communicator) {

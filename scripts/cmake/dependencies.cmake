@@ -21,6 +21,8 @@ add_library(quintet_openmp INTERFACE)
 if(NOT QUINTET_SANITIZE MATCHES "thread")
   find_package(OpenMP REQUIRED COMPONENTS CXX)
   target_link_libraries(quintet_openmp INTERFACE OpenMP::OpenMP_CXX)
+else()
+  target_compile_options(quintet_openmp INTERFACE -fopenmp-simd)
 endif()
 
 if(QUINTET_MPI)
