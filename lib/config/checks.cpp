@@ -10,12 +10,19 @@
 #include <fmt/format.h>
 
 #include "lib/config/declaration.h"
+#include "lib/config/enums.h"
 #include "lib/config/review.h"
 
 namespace quintet::config {
 namespace {
 
 constexpr int64_t kHuge = std::numeric_limits<int64_t>::max();
+
+// The most elements of a tensor: their bytes and offsets stay far within 64 bits.
+constexpr int64_t kMostElements = int64_t{1} << 50;
+
+// The smallest epsilon that keeps its place in fp32 beside the root of a second moment of 0.
+constexpr double kLeastFp32Epsilon = 1e-30;
 
 // The product of non-negative factors, or kHuge where it overflows.
 int64_t product(std::initializer_list<int64_t> factors) {
@@ -250,6 +257,17 @@ void check_schedule(Review& review) {
   }
 }
 
+void check_optimizer(Review& review) {
+  const Config& config = review.config;
+  if (!review.sound({"optimizer.epsilon", "precision.compute"})) return;
+  if (config.precision.compute != ComputeType::fp64 && config.optimizer.epsilon < kLeastFp32Epsilon) {
+    review.problem({"optimizer.epsilon", "precision.compute"},
+                   "{} is below {}, so under precision.compute {} it can vanish in fp32 and a gradient of zero gives "
+                   "0/0; choose 1.0e-8, or precision.compute fp64",
+                   config.optimizer.epsilon, kLeastFp32Epsilon, name_of(config.precision.compute));
+  }
+}
+
 void check_rope_scaling(Review& review) {
   const Model& model = review.config.model;
   if (!model.rope_scaling) return;
@@ -286,7 +304,19 @@ void check_data(Review& review) {
   }
 }
 
+// Steps after the last one are never reached.
+void check_dump_steps(Review& review, std::string_view key, const std::vector<int64_t>& steps, int64_t first) {
+  if (!review.sound({key, "train.steps"}) || steps.empty()) return;
+  const int64_t latest = *std::max_element(steps.begin(), steps.end()), last = review.config.train.steps;
+  if (latest > last) {
+    review.problem({key}, "{} is beyond train.steps ({}) and would never be written; choose steps from {} to {}",
+                   latest, last, first, last);
+  }
+}
+
 void check_logging(Review& review) {
+  check_dump_steps(review, "logging.gradient_dump_steps", review.config.logging.gradient_dump_steps, 1);
+  check_dump_steps(review, "logging.weight_dump_steps", review.config.logging.weight_dump_steps, 0);
   const std::vector<int64_t>& steps = review.config.logging.trace_steps;
   if (!review.sound({"logging.trace_steps"}) || steps.empty()) return;
   if (steps.size() != 2 || steps[0] > steps[1]) {
@@ -303,15 +333,49 @@ void check_totals(Review& review) {
     review.problem({"train.steps"}, "{} steps of {} sequences of {} tokens are more tokens than 64 bits count",
                    config.train.steps, config.train.global_batch_size, model.seq_length);
   }
+}
+
+void check_parameters(Review& review) {
+  const Model& model = review.config.model;
+  if (review.sound({"model.vocab_size", "model.hidden_size"}) &&
+      product({model.vocab_size, model.hidden_size}) > kMostElements) {
+    review.problem({"model.vocab_size", "model.hidden_size"},
+                   "{} rows of model.hidden_size ({}) are an embedding of more than 2^50 parameters; lower one of the "
+                   "two",
+                   model.vocab_size, model.hidden_size);
+  }
+  if (review.sound({"model.seq_length", "model.hidden_size"}) &&
+      product({model.seq_length, model.hidden_size}) > kMostElements) {
+    review.problem({"model.seq_length", "model.hidden_size"},
+                   "{} rows of model.hidden_size ({}) are a table of more than 2^50 elements; lower one of the two",
+                   model.seq_length, model.hidden_size);
+  }
   if (!review.sound({"model.layers", "model.hidden_size", "model.heads", "model.head_dim", "model.ffn_hidden_size"}))
     return;
   const int64_t widest = std::max(product({model.heads, model.head_dim}), model.ffn_hidden_size);
-  constexpr int64_t kMostElements = int64_t{1} << 50;
   if (product({model.layers, model.hidden_size, widest}) > kMostElements) {
     review.problem(
         {"model.hidden_size"},
         "{}, with {} layers, {} heads of {} and an MLP {} wide, makes more than 2^50 parameters; choose less",
         model.hidden_size, model.layers, model.heads, model.head_dim, model.ffn_hidden_size);
+  }
+}
+
+void check_activations(Review& review) {
+  const Model& model = review.config.model;
+  const int64_t micro = review.config.train.micro_batch_size;
+  if (!review.sound({"train.micro_batch_size", "model.seq_length", "model.hidden_size", "model.heads", "model.head_dim",
+                     "model.ffn_hidden_size", "model.vocab_size"}))
+    return;
+  const int64_t widest =
+      std::max({model.hidden_size, product({model.heads, model.head_dim}), model.ffn_hidden_size, model.vocab_size});
+  if (product({micro, model.seq_length, widest}) > kMostElements) {
+    review.problem({"train.micro_batch_size", "model.seq_length"},
+                   "{} sequences of model.seq_length ({}), by the widest of model.hidden_size ({}), model.heads * "
+                   "model.head_dim ({} * {}), model.ffn_hidden_size ({}) and model.vocab_size ({}), make activations "
+                   "of more than 2^50 elements; lower train.micro_batch_size, model.seq_length or the widest",
+                   micro, model.seq_length, model.hidden_size, model.heads, model.head_dim, model.ffn_hidden_size,
+                   model.vocab_size);
   }
 }
 
@@ -327,10 +391,13 @@ void check_rules(Review& review, int64_t world_size) {
   check_pipeline(review);
   check_batch(review);
   check_schedule(review);
+  check_optimizer(review);
   check_rope_scaling(review);
   check_data(review);
   check_logging(review);
   check_totals(review);
+  check_parameters(review);
+  check_activations(review);
 }
 
 }  // namespace quintet::config

@@ -67,6 +67,9 @@ inline Rule from_to(double minimum, double maximum) { return {.minimum = minimum
 inline Rule from_to_below(double minimum, double maximum) {
   return {.minimum = minimum, .maximum = maximum, .below_maximum = true};
 }
+inline Rule above_to(double minimum, double maximum) {
+  return {.minimum = minimum, .maximum = maximum, .above_minimum = true};
+}
 inline Rule between(double minimum, double maximum) {
   return {.minimum = minimum, .maximum = maximum, .above_minimum = true, .below_maximum = true};
 }

@@ -151,7 +151,7 @@ std::vector<Key> declare_keys() {
           "how a sequence is dealt out, so that ranks are equally busy"),
       KEY(parallel.zero.stage, "1", from_to(0, 3), kFree,
           "what data ranks split: 0 nothing, 1 optimizer state, 2 + gradients, 3 + parameters"),
-      KEY(parallel.zero.bucket_mb, "32", above(0), kFree, "MiB of gradients that are reduced at once"),
+      KEY(parallel.zero.bucket_mb, "32", above_to(0, 1048576), kFree, "MiB of gradients that are reduced at once"),
       KEY(parallel.zero.overlap, "true", any(), kFree, "reduce while the backward pass goes on"),
       KEY(parallel.recompute, "none", any(), kFree,
           "activations that backward computes again; selective = attention core and activation function"),

@@ -16,7 +16,8 @@ struct Reading {
 };
 
 // One source of the files behind `patterns` (see expand_paths), in order; `key` is the config key that errors name.
-// Throws Error(config) for a format or tokenizer that is not built in, Error(data) for what is wrong with the files.
+// Format auto reads text, and refuses files whose extension says that they hold something else. Throws Error(config)
+// for that and for a format or tokenizer that is not built in, Error(data) for what is wrong with the files.
 std::shared_ptr<const TokenSource> open_source(const std::string& key, std::span<const std::string> patterns,
                                                const Reading& reading);
 

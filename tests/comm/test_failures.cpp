@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstdio>
 #include <functional>
+#include <new>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -44,6 +45,15 @@ Outcome run_captured(int64_t ranks, double watchdog_seconds, const std::function
 
 Tensor tensor_of(std::vector<float>& values) {
   return {values.data(), DType::fp32, {static_cast<int64_t>(values.size())}};
+}
+
+TEST_CASE("memory that runs out on one rank ends all with what to do", "[quick][comm]") {
+  const Outcome outcome = run_captured(2, 5, [](Communicator& communicator) {
+    if (communicator.placement().rank == 1) throw std::bad_alloc();
+    communicator.world().barrier();
+  });
+  REQUIRE(outcome.code == 2);
+  REQUIRE_THAT(outcome.message, Catch::Contains("memory ran out") && Catch::Contains("first on rank 1"));
 }
 
 TEST_CASE("a failing rank wakes all others, and its cause is printed once", "[quick][comm]") {

@@ -226,6 +226,66 @@ TEST_CASE("sizes whose products leave 64 bits are refused, not wrapped", "[quick
   CHECK_THAT(message, Catch::Contains("makes more than 2^50 parameters"));
 }
 
+TEST_CASE("tables and activations of more than 2^50 elements are refused, and those of 2^50 are not",
+          "[quick][config]") {
+  const std::string width = "model.hidden_size=1048576";  // 2^20
+  require_problem({width, "model.vocab_size=1073741825"},
+                  "command line: model.vocab_size=1073741825: 1073741825 rows of model.hidden_size (1048576) are an "
+                  "embedding of more than 2^50 parameters; lower one of the two");
+  require_problem({width, "model.ffn_hidden_size=1", "model.layers=1", "model.seq_length=1073741825"},
+                  "command line: model.seq_length=1073741825: 1073741825 rows of model.hidden_size (1048576) are a "
+                  "table of more than 2^50 elements; lower one of the two");
+  require_no_rule_broken({width, "model.layers=1", "model.seq_length=1", "model.vocab_size=1073741824"});
+  require_no_rule_broken({width, "model.layers=1", "model.seq_length=1073741824", "model.ffn_hidden_size=1"});
+
+  const auto activations = [](int64_t micro, int64_t heads, int64_t ffn, int64_t vocab) {
+    return Overrides{"model.seq_length=1048576",
+                     "model.layers=1",
+                     fmt::format("train.micro_batch_size={}", micro),
+                     fmt::format("train.global_batch_size={}", micro),
+                     fmt::format("model.heads={}", heads),
+                     fmt::format("model.ffn_hidden_size={}", ffn),
+                     fmt::format("model.vocab_size={}", vocab),
+                     "model.head_dim=64"};
+  };
+  const auto line = [](int64_t micro, int64_t heads, int64_t ffn, int64_t vocab) {
+    return fmt::format(
+        "command line: train.micro_batch_size={0}: {0} sequences of model.seq_length (1048576), by the widest of "
+        "model.hidden_size (64), model.heads * model.head_dim ({1} * 64), model.ffn_hidden_size ({2}) and "
+        "model.vocab_size ({3}), make activations of more than 2^50 elements; lower train.micro_batch_size, "
+        "model.seq_length or the widest",
+        micro, heads, ffn, vocab);
+  };
+  require_no_rule_broken(activations(262144, 64, 4096, 4096));
+  require_problem(activations(262145, 64, 4096, 4096), line(262145, 64, 4096, 4096));
+  require_problem(activations(262144, 65, 4096, 4096), line(262144, 65, 4096, 4096));
+  require_problem(activations(262144, 64, 4097, 4096), line(262144, 64, 4097, 4096));
+  require_problem(activations(262144, 64, 4096, 4097), line(262144, 64, 4096, 4097));
+  require_problem(activations(16777217, 1, 1, 256), line(16777217, 1, 1, 256));
+  require_problem(activations(2147483647, 1, 2147483647, 2147483647), line(2147483647, 1, 2147483647, 2147483647));
+}
+
+TEST_CASE("an epsilon that vanishes in fp32 is refused unless AdamW computes in fp64", "[quick][config]") {
+  require_problem({"optimizer.epsilon=9.9e-31"},
+                  "command line: optimizer.epsilon=9.9e-31: 9.9e-31 is below 1e-30, so under precision.compute fp32 it "
+                  "can vanish in fp32 and a gradient of zero gives 0/0; choose 1.0e-8, or precision.compute fp64");
+  CHECK_THAT(problems_with({"optimizer.epsilon=1e-300", "precision.compute=bf16"}),
+             Catch::Contains("so under precision.compute bf16 it can vanish"));
+  CHECK(load_small({"optimizer.epsilon=1.0e-30"}).optimizer.epsilon == 1e-30);
+  CHECK(load_small({"optimizer.epsilon=1e-300", "precision.compute=fp64"}).optimizer.epsilon == 1e-300);
+}
+
+TEST_CASE("a dump of a step that is never reached is refused", "[quick][config]") {
+  require_problem({"logging.gradient_dump_steps=[1, 12, 11]"},
+                  "command line: logging.gradient_dump_steps=[1, 12, 11]: 12 is beyond train.steps (10) and would "
+                  "never be written; choose steps from 1 to 10");
+  require_problem({"logging.weight_dump_steps=[11, 0]"},
+                  "command line: logging.weight_dump_steps=[11, 0]: 11 is beyond train.steps (10) and would never be "
+                  "written; choose steps from 0 to 10");
+  CHECK(load_small({"logging.gradient_dump_steps=[1, 10]"}).logging.gradient_dump_steps.back() == 10);
+  CHECK(load_small({"logging.weight_dump_steps=[0, 10]"}).logging.weight_dump_steps.back() == 10);
+}
+
 TEST_CASE("a rule over a key that is wrong in itself is not judged", "[quick][config]") {
   CHECK(problems_with({"model.heads=zero"}) ==
         "command line: model.heads=zero: zero does not fit; expected an integer of at least 1");

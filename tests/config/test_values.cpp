@@ -89,6 +89,15 @@ TEST_CASE("clipping is off at 0 and infinity, and refused when negative or not a
   CHECK(value_problem("optimizer.clip_grad_norm=.nan") == ".nan" + rest);
 }
 
+TEST_CASE("a bucket is above nothing and at most a terabyte", "[quick][config]") {
+  CHECK(load_small({"parallel.zero.bucket_mb=1048576"}).parallel.zero.bucket_mb == 1048576);
+  CHECK(load_small({"parallel.zero.bucket_mb=1.0e-3"}).parallel.zero.bucket_mb == 1e-3);
+  const std::string rest = " is out of range; expected a number above 0 to 1048576";
+  CHECK(value_problem("parallel.zero.bucket_mb=0") == "0" + rest);
+  CHECK(value_problem("parallel.zero.bucket_mb=1048576.5") == "1048576.5" + rest);
+  CHECK(value_problem("parallel.zero.bucket_mb=1e300") == "1e300" + rest);
+}
+
 TEST_CASE("a boolean is true or false and nothing else", "[quick][config]") {
   CHECK(load_small({"model.qk_norm=true"}).model.qk_norm);
   CHECK_FALSE(load_small({"model.bias=false"}).model.bias);

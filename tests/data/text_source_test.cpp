@@ -88,6 +88,30 @@ TEST_CASE("a format or tokenizer that is not built in is refused by name", "[qui
   CHECK(vocabulary_size("bytes") == 256);
 }
 
+TEST_CASE("format auto takes no file whose name says that it is not text", "[quick][text][errors]") {
+  const TemporaryFolder folder;
+  const auto refusal = [](const std::string& path, const std::string& format) {
+    const std::vector<std::string> paths = {path};
+    return refusal_of([&] { open_source("data.train", paths, {.format = format}); });
+  };
+  for (const std::string extension : {".jsonl", ".json", ".bin", ".idx", ".npy", ".npz", ".gz", ".zst", ".xz", ".zip",
+                                      ".parquet", ".arrow", ".JSONL", ".txt.gz"}) {
+    const std::string path = folder.write("corpus" + extension, "bytes");
+    const Refusal refused = refusal(path, "auto");
+    CHECK(refused.code == ExitCode::config);
+    CHECK(refused.names("data.train: " + path + " looks like "));
+    CHECK(refused.names(
+        ", which data.format auto does not read yet; write data.format: text to train on its bytes as they are"));
+    CHECK(refusal(path, "text").code == ExitCode::success);
+  }
+  const std::vector<std::string> lines = {folder.path("corpus.jsonl")};
+  CHECK(refusal(lines[0], "auto").names("looks like JSON lines,"));
+  CHECK(open_source("data.train", lines, {.format = "text"})->token_count() == 5);
+  CHECK(refusal(folder.path("corpus.*"), "auto").code == ExitCode::config);  // a glob is judged file by file
+  for (const std::string name : {"plain", "a.txt", "a.log", "a.json.txt", "bin"})
+    CHECK(refusal(folder.write(name, "text"), "auto").code == ExitCode::success);
+}
+
 TEST_CASE("inspect counts files, bytes, tokens and windows", "[quick][text]") {
   const TemporaryFolder folder;
   folder.write("a", counting_text(40));
