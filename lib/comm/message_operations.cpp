@@ -104,13 +104,7 @@ bool Fold::done() {
     for (; first_pending_ < incoming_.size(); ++first_pending_)
       if (incoming_[first_pending_] && !incoming_[first_pending_]->ready()) return false;
     first_pending_ = 0;
-    int64_t bytes = static_cast<int64_t>(own_.size()) - offset_;
-    for (size_t member = 0; member < incoming_.size(); ++member) {
-      if (!incoming_[member]) continue;
-      const std::span<const std::byte> piece = incoming_[member]->open();
-      pieces_[member] = piece.data();
-      bytes = static_cast<int64_t>(piece.size());
-    }
+    const int64_t bytes = open_pieces();
     for (size_t member = 0; member < incoming_.size(); ++member)
       if (!incoming_[member]) pieces_[member] = own_.data() + offset_;
     fold(dtype_, reduction_, pieces_, output_ + offset_, div_exact(bytes, size_of(dtype_)));
@@ -119,6 +113,23 @@ bool Fold::done() {
     offset_ += bytes;
   }
   return true;
+}
+
+int64_t Fold::open_pieces() {
+  int64_t bytes = static_cast<int64_t>(own_.size()) - offset_;
+  try {
+    for (size_t member = 0; member < incoming_.size(); ++member) {
+      if (!incoming_[member]) continue;
+      const std::span<const std::byte> piece = incoming_[member]->open();
+      pieces_[member] = piece.data();
+      bytes = static_cast<int64_t>(piece.size());
+    }
+  } catch (...) {
+    // A peer took its piece back. Pieces that stay open would keep their senders waiting for us, as we for them.
+    incoming_.clear();
+    throw;
+  }
+  return bytes;
 }
 
 void Fold::withdraw() { *this = {}; }

@@ -68,6 +68,9 @@ class Fold {
   std::vector<int64_t> missing() const;
 
  private:
+  // Opens the next piece of every peer, all of which are ready; their size in bytes.
+  int64_t open_pieces();
+
   std::vector<int64_t> members_;
   std::vector<std::unique_ptr<Incoming>> incoming_;  // in group order; none at this rank's place
   size_t first_pending_ = 0;
