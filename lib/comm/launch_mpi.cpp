@@ -1,9 +1,11 @@
 #include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <string>
+#include <thread>
 
 #include <mpi.h>
 #include <sched.h>
@@ -55,8 +57,10 @@ Placement find_placement() {
 volatile std::sig_atomic_t end_code = 0;  // for the signal handler
 
 // Ends the process without MPI_Finalize, which would wait for messages that nobody takes any more.
+// MPICH's launcher kills all other ranks as soon as one ends and drops what they have said: time for that to be read.
 [[noreturn]] void end_process(int code) {
   std::fflush(nullptr);
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
   std::_Exit(code);
 }
 

@@ -90,14 +90,14 @@ std::vector<Key> declare_keys() {
           "axes from the fastest-varying: neighbours along the first are adjacent ranks"),
 
       KEY(device.kind, "auto", any(), kFree, "where a rank computes; auto = cuda if a device is visible"),
-      KEY(device.threads, "auto", size(1).or_auto(), kFree,
+      KEY(device.threads, "auto", from_to(1, 1024).or_auto(), kFree,
           "CPU threads of a rank; auto = its share of the usable CPUs, at least 1"),
       KEY(device.peak_tflops, "auto", above(0).or_auto(), kFree,
           "peak of a rank in TFLOP/s at precision.compute, for MFU; auto = known GPUs, else unknown"),
 
       KEY(model.seq_length, "-", size(1), kFixed, "tokens of a sequence"),
       KEY(model.vocab_size, "auto", size(1).or_auto(), kFixed, "token ids; auto = the tokenizer's"),
-      KEY(model.layers, "-", size(1), kFixed, "transformer layers"),
+      KEY(model.layers, "-", from_to(1, 16384), kFixed, "transformer layers"),
       KEY(model.hidden_size, "-", size(1), kFixed, "width of the residual stream"),
       KEY(model.heads, "-", size(1), kFixed, "query heads"),
       DERIVED(model.kv_heads, "heads", c.model.heads, size(1), kFixed,

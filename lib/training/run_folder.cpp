@@ -1,7 +1,13 @@
 #include "lib/training/run_folder.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
 #include <array>
+#include <cerrno>
 #include <filesystem>
+#include <system_error>
 
 #include "lib/base/error.h"
 #include "lib/checkpoint/atomic_file.h"
@@ -25,6 +31,19 @@ std::string set_aside(const fs::path& folder) {
 }
 
 }  // namespace
+
+FolderLock::FolderLock(const std::string& folder) {
+  std::error_code error;
+  fs::create_directories(folder, error);
+  descriptor_ = open((folder + "/.lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  if (descriptor_ < 0)
+    fail(ExitCode::config, "run.dir: {} cannot be used: {}", folder, std::generic_category().message(errno));
+  if (flock(descriptor_, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return;
+  close(descriptor_);
+  fail(ExitCode::config, "run.name: {} is in use by another run; wait for its end or choose another name", folder);
+}
+
+FolderLock::~FolderLock() { close(descriptor_); }
 
 std::string run_folder(const config::Config& config) { return config.run.dir + "/" + config.run.name; }
 

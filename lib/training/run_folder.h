@@ -7,6 +7,19 @@
 
 namespace quintet::training {
 
+// Holds a run's folder for one run at a time, by a lock on <folder>/.lock that goes with the process. Makes the folder.
+// Throws Error(config) while another run holds it. File systems without locks are taken on trust.
+class FolderLock {
+ public:
+  explicit FolderLock(const std::string& folder);
+  ~FolderLock();
+  FolderLock(const FolderLock&) = delete;
+  FolderLock& operator=(const FolderLock&) = delete;
+
+ private:
+  int descriptor_;
+};
+
 std::string run_folder(const config::Config& config);
 
 // Makes the folder and writes config.yaml into it. Outputs of an earlier run that left no checkpoint to go on from are

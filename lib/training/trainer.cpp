@@ -127,6 +127,7 @@ class Trainer {
   data::Split data_;
   std::unique_ptr<device::Device> device_;
   std::optional<pipeline::Engine> engine_;
+  std::optional<FolderLock> lock_;
   std::optional<FaultPolicy> policy_;
   std::optional<Log> log_;
   std::optional<MetricsFile> metrics_;
@@ -137,7 +138,10 @@ class Trainer {
 
 void Trainer::open_folder() {
   std::string aside;
-  if (engine_->rank() == 0) aside = prepare_run_folder(config_);
+  if (engine_->rank() == 0) {
+    lock_.emplace(folder_);
+    aside = prepare_run_folder(config_);
+  }
   communicator_.world().barrier();
   log_.emplace(folder_, engine_->rank(), config_.logging.level == config::LogLevel::debug);
   if (engine_->rank() != 0) return;

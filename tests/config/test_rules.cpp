@@ -218,7 +218,7 @@ TEST_CASE("sizes whose products leave 64 bits are refused, not wrapped", "[quick
   const std::string message =
       problems_with({"mesh.dp=" + huge, "mesh.tp=" + huge, "mesh.pp=" + huge, "mesh.ep=" + huge, "mesh.cp=" + huge,
                      "model.hidden_size=" + huge, "model.heads=1", "train.steps=9223372036854775807",
-                     "train.global_batch_size=" + huge, "train.micro_batch_size=" + huge, "model.layers=" + huge,
+                     "train.global_batch_size=" + huge, "train.micro_batch_size=" + huge, "model.layers=16384",
                      "model.seq_length=" + huge, "parallel.pipeline.virtual_stages=" + huge},
                     8);
   CHECK_THAT(message, Catch::Contains("= 9223372036854775807 does not divide the number of ranks (8)"));

@@ -40,7 +40,7 @@ TEST_CASE("an integer is written in plain decimal digits", "[quick][config]") {
 
 TEST_CASE("an integer out of its range is refused with the range", "[quick][config]") {
   CHECK(value_problem("train.steps=0") == "0 is out of range; expected an integer of at least 1");
-  CHECK(value_problem("model.layers=-3") == "-3 is out of range; expected an integer of at least 1");
+  CHECK(value_problem("model.layers=-3") == "-3 is out of range; expected an integer from 1 to 16384");
   CHECK(value_problem("parallel.zero.stage=4") == "4 is out of range; expected an integer from 0 to 3");
   CHECK(value_problem("model.hidden_size=1000000000000000000") ==
         "1000000000000000000 is too large; the largest is 2147483647");
@@ -51,9 +51,9 @@ TEST_CASE("auto stands for a value where the key allows it", "[quick][config]") 
   CHECK(load_small({"device.threads=3"}).device.threads == 3);
   CHECK_FALSE(load_small({"device.peak_tflops=auto"}).device.peak_tflops);
   CHECK(load_small({"device.peak_tflops=0.5"}).device.peak_tflops == 0.5);
-  CHECK(value_problem("device.threads=0") == "0 is out of range; expected an integer of at least 1, or auto");
+  CHECK(value_problem("device.threads=0") == "0 is out of range; expected an integer from 1 to 1024, or auto");
   CHECK(value_problem("device.threads=\"auto\"") ==
-        "\"auto\" does not fit; expected an integer of at least 1, or auto");
+        "\"auto\" does not fit; expected an integer from 1 to 1024, or auto");
   CHECK(value_problem("mesh.tp=auto") == "auto does not fit; expected an integer of at least 1");
 }
 

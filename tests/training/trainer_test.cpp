@@ -11,6 +11,7 @@
 
 #include "lib/checkpoint/safetensors.h"
 #include "lib/config/load.h"
+#include "lib/training/run_folder.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/training_run.h"
 
@@ -125,6 +126,16 @@ TEST_CASE("an earlier run in the folder is kept aside, or refused on request", "
   REQUIRE(runs.train({"train.steps=2"}) == 0);
   REQUIRE(read_whole(runs.path("earlier_1/metrics.jsonl")) == first);
   REQUIRE(runs.train({"checkpoint.resume=never"}) == 2);
+}
+
+TEST_CASE("a folder belongs to one run at a time", "[quick][trainer]") {
+  const Runs runs;
+  {
+    const FolderLock other(runs.path("").string());
+    REQUIRE(runs.train({}, 2) == 2);
+    REQUIRE(!std::filesystem::exists(runs.path("metrics.jsonl")));
+  }
+  REQUIRE(runs.train({}, 2) == 0);
 }
 
 TEST_CASE("gradient and weight dumps hold every parameter whole, the same on any number of ranks", "[quick][trainer]") {
