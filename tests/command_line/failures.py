@@ -28,7 +28,7 @@ class StandingRank(CommandLineTest):
         result = command.finish(60)
         self.assert_error(result, 6, "waited 2 s for ")
         report = next(line for line in result.err.splitlines() if "waited 2 s for " in line)
-        self.assertRegex(report, r"error: rank [012] \(dp [012]\) waited 2 s for .* of .*; waits for .*rank 3 \(dp 3\)")
+        self.assertRegex(report, r"error: rank [012] \(dp [012]\) waited 2 s for .* of .*; waits (for|until) .*rank 3 \(dp 3\)")
         self.assert_gone(ranks.values())
 
 
