@@ -50,7 +50,6 @@ std::string run_folder(const config::Config& config) { return config.run.dir + "
 std::string prepare_run_folder(const config::Config& config) {
   const fs::path folder = run_folder(config);
   try {
-    fs::create_directories(folder);
     std::string aside;
     if (fs::exists(folder / "metrics.jsonl")) {
       if (config.checkpoint.resume == "never")

@@ -5,8 +5,8 @@ namespace quintet::training {
 
 // From now on a thread of its own takes the three signals of the process. Called once, before any other thread starts:
 // the calling thread and all that it starts block them, since no signal may interrupt a computing thread (oneDNN 2.6's
-// products use the stack pointer as a plain register, and a handler's frame would be written into their data). A second
-// SIGINT ends the process at once.
+// products use the stack pointer as a plain register, and a handler's frame would be written into their data). A SIGINT
+// that follows a SIGINT ends the process at once.
 void watch_signals();
 // The signal that came first, or 0.
 int requested_signal();
