@@ -33,7 +33,7 @@ std::optional<int64_t> kernel_number(const char* path, const std::string& label 
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
     if (line.compare(0, label.size(), label) != 0) continue;
-    const size_t digit = line.find_first_not_of(" ", label.size());
+    const size_t digit = line.find_first_not_of(' ', label.size());
     if (digit == std::string::npos || std::isdigit(static_cast<unsigned char>(line[digit])) == 0) return {};
     return std::stoll(line.substr(digit));
   }
