@@ -210,7 +210,7 @@ int bench_step(const Options& options, comm::Communicator& communicator) {
   if (communicator.placement().rank != 0) return 0;
   const double median = seconds[seconds.size() / 2];
   const auto tokens = static_cast<double>(config.train.global_batch_size * config.model.seq_length);
-  const double flops = training::flops_per_token(config.model, engine.parameters());
+  const double flops = training::flops_per_token(config.model, engine.model_parameters());
   fmt::print(
       "{} ranks of {} threads: {:.1f} ms a step (fastest {:.1f}, slowest {:.1f}), {:.0f} tokens/s, {:.1f} GFLOP/s\n",
       communicator.placement().world_size, device->threads(), 1e3 * median, 1e3 * seconds.front(), 1e3 * seconds.back(),

@@ -10,6 +10,7 @@
 #include "apps/quintet/commands.h"
 #include "lib/config/keys.h"
 #include "lib/config/load.h"
+#include "lib/mesh/describe.h"
 
 namespace quintet {
 namespace {
@@ -18,6 +19,7 @@ struct Arguments {
   std::string config, key;
   std::vector<std::string> overrides;
   int64_t world = 0;
+  bool groups = false;
 };
 
 // The world that the config is resolved for: --world, or the smallest one that its mesh allows.
@@ -42,9 +44,12 @@ void add_config(CLI::App& app, Run& run) {
 
   CLI::App* show = command->add_subcommand("show", "Print the config with every key resolved");
   add_config_options(*show, *arguments);
+  show->add_flag("--groups", arguments->groups, "Print which ranks work together, and in what, instead");
   show->callback([arguments, &run] {
     run = [arguments] {
-      fmt::print("{}", config::to_yaml(load(*arguments)));
+      const config::Config config = load(*arguments);
+      fmt::print("{}", arguments->groups ? describe_groups(Mesh(config.mesh.sizes(), config.mesh.order))
+                                         : config::to_yaml(config));
       return 0;
     };
   });

@@ -33,6 +33,13 @@ T row_sum_exp(const T* row, int64_t count, T maximum) {
   return sum;
 }
 
+// What a row's logits are lowered by. In a row of -inf every difference would be NaN: its maximum is taken as 0, which
+// keeps a NaN visible.
+template <typename T>
+T shift_of(T maximum) {
+  return maximum == -std::numeric_limits<T>::infinity() ? T{0} : maximum;
+}
+
 }  // namespace
 
 template <typename T>
@@ -41,10 +48,33 @@ void cross_entropy_statistics(const CrossEntropyArgs<T>& args, T* maximum, T* su
     for (int64_t t = begin; t < end; ++t) {
       const T* row = args.logits + t * args.columns;
       maximum[t] = row_maximum(row, args.valid);
-      // In a row of -inf every difference would be NaN. Such a maximum is taken as 0, which keeps a NaN visible.
-      sum_exp[t] = row_sum_exp(row, args.valid, std::isinf(maximum[t]) && maximum[t] < 0 ? T{0} : maximum[t]);
+      sum_exp[t] = row_sum_exp(row, args.valid, shift_of(maximum[t]));
       const int64_t target = target_column(args, t);
       target_logit[t] = target < 0 ? T{0} : row[target];
+    }
+  });
+}
+
+template <typename T>
+void cross_entropy_merge(int threads, int64_t shards, int64_t rows, const T* statistics, T* maximum, T* sum_exp,
+                         T* target_logit) {
+  for_rows(threads, rows, shards, [&](int64_t begin, int64_t end) {
+    std::fill(maximum + begin, maximum + end, -std::numeric_limits<T>::infinity());
+    std::fill(sum_exp + begin, sum_exp + end, T{0});
+    std::fill(target_logit + begin, target_logit + end, T{0});
+    for (int64_t shard = 0; shard < shards; ++shard) {
+      const T* part = statistics + shard * 3 * rows;
+#pragma omp simd
+      for (int64_t t = begin; t < end; ++t) maximum[t] = part[t] > maximum[t] ? part[t] : maximum[t];
+    }
+    for (int64_t shard = 0; shard < shards; ++shard) {
+      const T *part_maximum = statistics + shard * 3 * rows, *part_sum = part_maximum + rows,
+              *part_target = part_sum + rows;
+#pragma omp simd
+      for (int64_t t = begin; t < end; ++t) {
+        sum_exp[t] += part_sum[t] * exponential(part_maximum[t] - shift_of(maximum[t]));
+        target_logit[t] += part_target[t];
+      }
     }
   });
 }
@@ -81,6 +111,7 @@ void cross_entropy_sum(int64_t rows, const int32_t* targets, const T* maximum, c
 
 #define QUINTET_INSTANTIATE(T)                                                                  \
   template void cross_entropy_statistics(const CrossEntropyArgs<T>&, T*, T*, T*);               \
+  template void cross_entropy_merge(int, int64_t, int64_t, const T*, T*, T*, T*);               \
   template void cross_entropy_gradient(const CrossEntropyArgs<T>&, const T*, const T*, double); \
   template void cross_entropy_sum(int64_t, const int32_t*, const T*, const T*, const T*, ExactSum&);
 QUINTET_INSTANTIATE(float)

@@ -23,6 +23,13 @@ struct CrossEntropyArgs {
 template <typename T>
 void cross_entropy_statistics(const CrossEntropyArgs<T>& args, T* maximum, T* sum_exp, T* target_logit);
 
+// From shards [shards, 3, rows], the three numbers of each shard of a vocabulary, to those of the whole: the largest
+// maximum, the sum in ascending order of sum_exp * exp(maximum - largest), the sum of the target logits. The results
+// lie apart from `shards`.
+template <typename T>
+void cross_entropy_merge(int threads, int64_t shards, int64_t rows, const T* statistics, T* maximum, T* sum_exp,
+                         T* target_logit);
+
 // logits become (softmax - one_hot) * scale in place, given the statistics of the whole vocabulary; rows that do not
 // count and padding become 0.
 template <typename T>

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <exception>
+#include <numeric>
 
 #include <fmt/format.h>
 
@@ -10,6 +11,16 @@
 #include "lib/comm/transport.h"
 
 namespace quintet::comm {
+namespace {
+
+struct GroupDescription {
+  std::string name;  // appears in reports
+  std::vector<int64_t> members;
+};
+
+uint8_t lane_of(uint8_t first, Axis axis) { return static_cast<uint8_t>(first + static_cast<uint8_t>(axis)); }
+
+}  // namespace
 
 bool Handle::done() const {
   if (!operation_) return true;
@@ -52,25 +63,50 @@ std::string Communicator::label_of(int64_t rank) const {
 
 void Communicator::set_watchdog(double seconds) { watchdog_seconds_ = seconds; }
 
+template <typename Describe>
+ProcessGroup& Communicator::group_on(uint8_t lane, std::optional<Axis> booked_under, const Describe& describe) {
+  std::unique_ptr<ProcessGroup>& group = groups_[{lane, booked_under}];
+  if (!group) {
+    GroupDescription made = describe();
+    const auto own = std::find(made.members.begin(), made.members.end(), placement_.rank);
+    QUINTET_CHECK(own != made.members.end(), "{} is no member of {}", label_of(placement_.rank), made.name);
+    const auto place = own - made.members.begin();
+    group = std::make_unique<MessageGroup>(*this, *transport_, lane, std::move(made.name), std::move(made.members),
+                                           place, booked_under, traffic_);
+  }
+  return *group;
+}
+
 ProcessGroup& Communicator::group(AxisSet axes, std::optional<Axis> booked_under) {
-  return make_group(axes.mask(), name_of(axes), mesh().group_of(placement_.rank, axes), booked_under);
+  return group_on(axes.mask(), booked_under, [&] {
+    return GroupDescription{name_of(axes), mesh().group_of(placement_.rank, axes)};
+  });
+}
+
+ProcessGroup& Communicator::block(Axis axis, int64_t size, std::optional<Axis> booked_under) {
+  // Blocks of an axis share a lane, which must not name two groups of the same pair of ranks.
+  int64_t& known = block_sizes_[axis];
+  QUINTET_CHECK(known == 0 || known == size, "blocks of {} and of {} on axis {}", known, size, name_of(axis));
+  ProcessGroup& group = group_on(lane_of(kBlockLane, axis), booked_under, [&] {
+    return GroupDescription{fmt::format("{} block of {}", name_of(axis), size),
+                            mesh().block_of(placement_.rank, axis, size)};
+  });
+  known = size;
+  return group;
+}
+
+ProcessGroup& Communicator::ends(Axis axis, std::optional<Axis> booked_under) {
+  return group_on(lane_of(kEndsLane, axis), booked_under, [&] {
+    return GroupDescription{fmt::format("{} ends", name_of(axis)), mesh().ends_of(placement_.rank, axis)};
+  });
 }
 
 ProcessGroup& Communicator::world() {
-  std::vector<int64_t> members(static_cast<size_t>(placement_.world_size));
-  for (size_t i = 0; i < members.size(); ++i) members[i] = static_cast<int64_t>(i);
-  return make_group(kWorldLane, "all ranks", std::move(members), std::nullopt);
-}
-
-ProcessGroup& Communicator::make_group(uint8_t lane, std::string name, std::vector<int64_t> members,
-                                       std::optional<Axis> booked_under) {
-  std::unique_ptr<ProcessGroup>& group = groups_[{lane, booked_under}];
-  if (!group) {
-    const auto own = std::find(members.begin(), members.end(), placement_.rank) - members.begin();
-    group = std::make_unique<MessageGroup>(*this, *transport_, lane, std::move(name), std::move(members), own,
-                                           booked_under, traffic_);
-  }
-  return *group;
+  return group_on(kWorldLane, std::nullopt, [&] {
+    std::vector<int64_t> members(static_cast<size_t>(placement_.world_size));
+    std::iota(members.begin(), members.end(), int64_t{0});
+    return GroupDescription{"all ranks", std::move(members)};
+  });
 }
 
 Handle Communicator::post(const std::shared_ptr<Operation>& operation) {

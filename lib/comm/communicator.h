@@ -45,6 +45,10 @@ class Communicator {
 
   // This rank's group along `axes`, made on first use. See ProcessGroup for booking.
   ProcessGroup& group(AxisSet axes, std::optional<Axis> booked_under);
+  // Its block of `size` consecutive ranks along `axis`, as Mesh::block_of; one size an axis.
+  ProcessGroup& block(Axis axis, int64_t size, std::optional<Axis> booked_under);
+  // The first and the last rank along `axis`, as Mesh::ends_of; only these may ask for it.
+  ProcessGroup& ends(Axis axis, std::optional<Axis> booked_under);
   // All ranks, not counted; usable before set_mesh.
   ProcessGroup& world();
 
@@ -66,12 +70,14 @@ class Communicator {
   // Gives all operations up: this rank is about to unwind.
   void withdraw_all();
   [[noreturn]] void fail_watchdog(const Operation& operation);
-  ProcessGroup& make_group(uint8_t lane, std::string name, std::vector<int64_t> members,
-                           std::optional<Axis> booked_under);
+  // The group of `lane`, on first use from describe(): its name and members.
+  template <typename Describe>
+  ProcessGroup& group_on(uint8_t lane, std::optional<Axis> booked_under, const Describe& describe);
 
   Placement placement_;
   std::unique_ptr<Transport> transport_;
   std::optional<Mesh> mesh_;
+  PerAxis<int64_t> block_sizes_;  // of the blocks asked for, 0 where none was
   double watchdog_seconds_ = 0;
   Traffic traffic_;
   std::vector<std::shared_ptr<Operation>> in_flight_;                                        // in order of posting

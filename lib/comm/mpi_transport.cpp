@@ -17,7 +17,8 @@ constexpr int64_t kSmallStagingBytes = int64_t{64} << 10;
 constexpr int64_t kSendWindow = 4, kReceiveWindow = 4, kStagedWindow = 2;  // pieces of a message under way
 
 constexpr int kLaneBits = 7;
-constexpr int kReportTag = 127, kVerdictTag = 126;   // lanes that no group uses, sequence 0
+constexpr int kReportTag = 127, kVerdictTag = 126;  // lanes that no group uses, sequence 0
+static_assert(kPointToPointLane + kLanes <= kVerdictTag && kReportTag < 1 << kLaneBits);
 constexpr int kHaltCode = -1, kAllStoppedCode = -2;  // notices that are no causes
 
 using Clock = std::chrono::steady_clock;

@@ -11,20 +11,25 @@
 #include <utility>
 
 #include "lib/base/error.h"
+#include "lib/mesh/mesh.h"
 
 namespace quintet::comm {
 
-// What a message belongs to. Both ends count the operations of a lane (a mask of axes names at most one group between
-// two ranks), so a tag names one message of a pair, whatever order the ends poll in.
+// What a message belongs to. A lane names at most one group between two ranks, and both ends count its operations, so a
+// tag names one message of a pair, whatever order the ends poll in.
 struct Tag {
   uint8_t lane = 0;
   int64_t sequence = 0;
   bool operator==(const Tag&) const = default;
 };
 
-inline constexpr uint8_t kWorldLane = 32;         // lanes below are masks of axes
+inline constexpr uint8_t kWorldLane = 1 << kAxisCount;         // lanes below are masks of axes
+inline constexpr uint8_t kBlockLane = kWorldLane + 1;          // of the first axis' blocks; the other axes follow
+inline constexpr uint8_t kEndsLane = kBlockLane + kAxisCount;  // of the first axis' ends, likewise
+inline constexpr uint8_t kLanes = kEndsLane + kAxisCount;
 inline constexpr uint8_t kPointToPointLane = 64;  // added to the lane of send and receive
 inline constexpr int64_t kEagerBytes = 4096;      // messages up to this size never keep their sender waiting
+static_assert(kLanes <= kPointToPointLane);
 
 // Thrown by waits of ranks that learn of another's failure.
 class Aborted : public Error {
@@ -91,7 +96,7 @@ class Transport {
   }
 
   int64_t moves_ = 0;
-  std::array<int64_t, kWorldLane + 1> sequences_{};
+  std::array<int64_t, kLanes> sequences_{};
   PairSequences send_sequences_, receive_sequences_;
 };
 

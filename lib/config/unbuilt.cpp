@@ -15,8 +15,6 @@ struct Unbuilt {
 };
 
 constexpr std::array kUnbuilt = {
-    Unbuilt{"mesh.tp", [](const Config& c) { return c.mesh.tp > 1; }, "1"},
-    Unbuilt{"mesh.pp", [](const Config& c) { return c.mesh.pp > 1; }, "1"},
     Unbuilt{"mesh.ep", [](const Config& c) { return c.mesh.ep > 1; }, "1"},
     Unbuilt{"mesh.cp", [](const Config& c) { return c.mesh.cp > 1; }, "1"},
     Unbuilt{"device.kind", [](const Config& c) { return c.device.kind == DeviceKind::cuda; }, "auto or cpu"},

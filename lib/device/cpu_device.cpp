@@ -344,6 +344,19 @@ class CpuDevice : public Device {
     });
   }
 
+  void cross_entropy_merge(const CrossEntropyMerge& op) override {
+    require_rank(op.shards, 3, "shards");
+    const int64_t shards = op.shards.size(0), rows = op.shards.size(2);
+    require(op.shards, {shards, 3, rows}, "shards");
+    require(op.maximum, {rows}, "maximum");
+    require(op.sum_exp, {rows}, "sum_exp");
+    require(op.target_logit, {rows}, "target_logit");
+    visit_compute_type(op.shards.dtype(), [&]<typename T>() {
+      kernels::cross_entropy_merge(threads_, shards, rows, op.shards.as<T>(), op.maximum.as<T>(), op.sum_exp.as<T>(),
+                                   op.target_logit.as<T>());
+    });
+  }
+
   void cross_entropy_gradient(const CrossEntropyGradient& op) override {
     require_rank(op.logits, 2, "logits");
     require(op.maximum, {op.logits.size(0)}, "maximum");

@@ -167,6 +167,13 @@ struct CrossEntropyStatistics {
   Tensor maximum, sum_exp, target_logit;  // [T]
 };
 
+// Statistics of all shards of a vocabulary to those of the whole, shards taken in their order. A row's shard
+// without weight (maximum -inf, sum_exp 0) adds nothing, and NaN in one shard makes the row's sum_exp NaN.
+struct CrossEntropyMerge {
+  Tensor shards;  // [shards, 3, T]: maximum, sum_exp and target_logit of each; apart from what follows
+  Tensor maximum, sum_exp, target_logit;  // [T]
+};
+
 // logits become d_logits = (softmax - one_hot) * scale in place; rows that do not count and padding columns become 0.
 struct CrossEntropyGradient {
   Tensor logits;
@@ -225,6 +232,7 @@ class Device {
   virtual void attention_forward(const AttentionForward& op) = 0;
   virtual void attention_backward(const AttentionBackward& op) = 0;
   virtual void cross_entropy_statistics(const CrossEntropyStatistics& op) = 0;
+  virtual void cross_entropy_merge(const CrossEntropyMerge& op) = 0;
   virtual void cross_entropy_gradient(const CrossEntropyGradient& op) = 0;
   // Adds maximum + log(sum_exp) - target_logit of each counted row to `sum`, order-free.
   virtual void cross_entropy_sum(const CrossEntropyStatistics& op, ExactSum& sum) = 0;

@@ -16,7 +16,7 @@ std::string name_of(AxisSet axes) {
   return name;
 }
 
-Mesh::Mesh(const PerAxis<int64_t>& sizes, const std::array<Axis, kAxisCount>& order) : sizes_(sizes) {
+Mesh::Mesh(const PerAxis<int64_t>& sizes, const std::array<Axis, kAxisCount>& order) : sizes_(sizes), order_(order) {
   for (const Axis axis : order) {
     QUINTET_CHECK(sizes_[axis] >= 1, "axis {} has size {}", name_of(axis), sizes_[axis]);
     QUINTET_CHECK(strides_[axis] == 0, "axis {} stands twice in the order", name_of(axis));
@@ -61,6 +61,20 @@ std::vector<int64_t> Mesh::group_of(int64_t rank, AxisSet axes) const {
   }
   std::sort(members.begin(), members.end());
   return members;
+}
+
+std::vector<int64_t> Mesh::block_of(int64_t rank, Axis axis, int64_t size) const {
+  QUINTET_CHECK(size >= 1 && sizes_[axis] % size == 0, "blocks of {} on axis {} of size {}", size, name_of(axis),
+                sizes_[axis]);
+  const std::vector<int64_t> line = group_of(rank, {axis});
+  const auto first = line.begin() + coordinate_of(rank)[axis] / size * size;
+  return {first, first + size};
+}
+
+std::vector<int64_t> Mesh::ends_of(int64_t rank, Axis axis) const {
+  std::vector<int64_t> line = group_of(rank, {axis});
+  if (line.size() == 1) return line;
+  return {line.front(), line.back()};
 }
 
 std::string Mesh::label_of(int64_t rank) const {

@@ -62,18 +62,24 @@ class Mesh {
   int64_t world_size() const { return world_size_; }
   int64_t size(Axis axis) const { return sizes_[axis]; }
   int64_t size(AxisSet axes) const;
+  const std::array<Axis, kAxisCount>& order() const { return order_; }
 
   Coordinate coordinate_of(int64_t rank) const;
   int64_t rank_of(const Coordinate& coordinate) const;
 
   // The ranks that differ from `rank` only along `axes`, `rank` included, in ascending order.
   std::vector<int64_t> group_of(int64_t rank, AxisSet axes) const;
+  // Those along `axis` in the same block of `size` consecutive coordinates; `size` divides the axis. Ascending.
+  std::vector<int64_t> block_of(int64_t rank, Axis axis, int64_t size) const;
+  // The first and the last along `axis`, whether or not `rank` is one of them; a single rank on an axis of size 1.
+  std::vector<int64_t> ends_of(int64_t rank, Axis axis) const;
 
   // "rank 5 (dp 0, tp 1, pp 1)": only axes of more than one rank are named.
   std::string label_of(int64_t rank) const;
 
  private:
   PerAxis<int64_t> sizes_;
+  std::array<Axis, kAxisCount> order_;
   PerAxis<int64_t> strides_;
   int64_t world_size_ = 1;
 };

@@ -6,20 +6,24 @@ namespace quintet::model {
 
 Attention::Attention(parallel::ParameterStore& store, std::string name, const config::Model& config,
                      const RopeTable& rope)
-    : name_(std::move(name)),
-      rope_(rope),
-      heads_(config.heads),
-      key_heads_(config.kv_heads),
-      head_dim_(config.head_dim),
-      epsilon_(config.norm_epsilon) {
+    : name_(std::move(name)), rope_(rope), head_dim_(config.head_dim), epsilon_(config.norm_epsilon) {
   const int64_t hidden = config.hidden_size;
-  const int64_t query_size = heads_ * head_dim_;
-  const int64_t key_size = key_heads_ * head_dim_;
-  query_ = Linear(store, name_ + ".query", query_size, hidden, Split::column, config.qkv_bias, matrix_init(config));
-  key_ = Linear(store, name_ + ".key", key_size, hidden, Split::column, config.qkv_bias, matrix_init(config));
-  value_ = Linear(store, name_ + ".value", key_size, hidden, Split::column, config.qkv_bias, matrix_init(config));
+  const int64_t query_size = config.heads * head_dim_;
+  const int64_t key_size = config.kv_heads * head_dim_;
+  const int64_t tensor_ranks = store.mesh().size(Axis::tp);
+  const int64_t pieces = config.kv_heads < tensor_ranks ? config.kv_heads : 0;
+  const parallel::Init init = matrix_init(config);
+  query_ = Linear(store, name_ + ".query", query_size, hidden, Split::column, config.qkv_bias, init);
+  key_ = Linear(store, name_ + ".key", key_size, hidden, Split::column, config.qkv_bias, init, pieces);
+  value_ = Linear(store, name_ + ".value", key_size, hidden, Split::column, config.qkv_bias, init, pieces);
+  heads_ = query_.outputs() / head_dim_;
+  key_heads_ = key_.outputs() / head_dim_;
   if (config.qk_norm) {
-    const parallel::ParameterSpec scale{.name = {}, .shape = {head_dim_}, .shards = {}, .init = parallel::Init::ones()};
+    const parallel::ParameterSpec scale{.name = {},
+                                        .shape = {head_dim_},
+                                        .shards = {},
+                                        .init = parallel::Init::ones(),
+                                        .sums_over_tp = true};  // one scale for the heads of all ranks
     parallel::ParameterSpec query_scale = scale, key_scale = scale;
     query_scale.name = name_ + ".query_norm.weight";
     key_scale.name = name_ + ".key_norm.weight";
@@ -69,12 +73,14 @@ void Attention::turn_back(Pass& pass, const HeadsSaved& saved, const parallel::P
 }
 
 void Attention::forward(Pass& pass, Tensor x, Tensor output, AttentionSaved& saved) const {
+  const device::ArenaScope scope(pass.scratch);
   const int64_t tokens = pass.tokens();
   saved.input = x;
-  project(pass, x, query_, query_norm_, heads_, saved.query);
-  project(pass, x, key_, key_norm_, key_heads_, saved.key);
+  const Tensor whole = pass.tensor.gather(pass.scratch, x, name_ + " input");
+  project(pass, whole, query_, query_norm_, heads_, saved.query);
+  project(pass, whole, key_, key_norm_, key_heads_, saved.key);
   saved.value = pass.keep({tokens, key_heads_ * head_dim_});
-  value_.forward(pass, x, saved.value);
+  value_.forward(pass, whole, saved.value);
   pass.observe(name_ + ".query", saved.query.ready);
   pass.observe(name_ + ".key", saved.key.ready);
   pass.observe(name_ + ".value", saved.value);
@@ -87,16 +93,19 @@ void Attention::forward(Pass& pass, Tensor x, Tensor output, AttentionSaved& sav
                                  .output = saved.context.reshaped(heads_shape(pass, heads_)),
                                  .log_sum_exp = saved.log_sum_exp});
   pass.observe(name_ + " context", saved.context);
-  output_.forward(pass, saved.context, output);
+  const Tensor part = pass.tensor.part_of(pass.scratch, output);
+  output_.forward(pass, saved.context, part);
+  pass.tensor.reduce(part, output, name_ + " output").wait();
   pass.observe(name_ + ".output", output);
 }
 
 void Attention::backward(Pass& pass, Tensor d_output, Tensor d_x, const AttentionSaved& saved) const {
   const device::ArenaScope scope(pass.scratch);
   const int64_t tokens = pass.tokens();
+  const Tensor d_whole = pass.tensor.gather(pass.scratch, d_output, name_ + " output gradient");
   const Tensor d_context = pass.temporary({tokens, heads_ * head_dim_});
-  output_.backward_input(pass, d_output, d_context);
-  output_.backward_weight(pass, saved.context, d_output);
+  output_.backward_input(pass, d_whole, d_context);
+  output_.backward_weight(pass, saved.context, d_whole);
 
   const Tensor d_query = pass.temporary({tokens, heads_ * head_dim_});
   const Tensor d_key = pass.temporary({tokens, key_heads_ * head_dim_});
@@ -113,12 +122,18 @@ void Attention::backward(Pass& pass, Tensor d_output, Tensor d_x, const Attentio
   turn_back(pass, saved.query, query_norm_, heads_, d_query);
   turn_back(pass, saved.key, key_norm_, key_heads_, d_key);
 
-  query_.backward_input(pass, d_query, d_x);
-  key_.backward_input(pass, d_key, d_x, /*accumulate=*/true);
-  value_.backward_input(pass, d_value, d_x, /*accumulate=*/true);
-  query_.backward_weight(pass, saved.input, d_query);
-  key_.backward_weight(pass, saved.input, d_key);
-  value_.backward_weight(pass, saved.input, d_value);
+  // The weights' products run while the parts of d_x travel.
+  parallel::TensorRegion::Gathered x = pass.tensor.start_gather(pass.scratch, saved.input, name_ + " input again");
+  const Tensor d_part = pass.tensor.part_of(pass.scratch, d_x);
+  query_.backward_input(pass, d_query, d_part);
+  key_.backward_input(pass, d_key, d_part, /*accumulate=*/true);
+  value_.backward_input(pass, d_value, d_part, /*accumulate=*/true);
+  x.done.wait();
+  comm::Handle reduced = pass.tensor.reduce(d_part, d_x, name_ + " input gradient");
+  query_.backward_weight(pass, x.whole, d_query);
+  key_.backward_weight(pass, x.whole, d_key);
+  value_.backward_weight(pass, x.whole, d_value);
+  reduced.wait();
   pass.observe(name_ + " input gradient", d_x);
 }
 

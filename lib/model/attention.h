@@ -18,7 +18,7 @@ struct HeadsSaved {
 };
 
 struct AttentionSaved {
-  Tensor input;  // [T, H]
+  Tensor input;  // [T', H]
   HeadsSaved query, key;
   Tensor value;    // [T, N_kv * D]
   Tensor context;  // [T, N * D]: softmax(q k^T) v
@@ -30,7 +30,7 @@ class Attention {
   // `name` is "layers.I.attention".
   Attention(parallel::ParameterStore& store, std::string name, const config::Model& config, const RopeTable& rope);
 
-  // x: [T, H], kept by the caller; output: [T, H].
+  // x: [T', H], kept by the caller; output: [T', H].
   void forward(Pass& pass, Tensor x, Tensor output, AttentionSaved& saved) const;
   void backward(Pass& pass, Tensor d_output, Tensor d_x, const AttentionSaved& saved) const;
 
@@ -44,7 +44,8 @@ class Attention {
 
   std::string name_;
   const RopeTable& rope_;
-  int64_t heads_, key_heads_, head_dim_;
+  int64_t head_dim_;
+  int64_t heads_, key_heads_;  // of this rank
   double epsilon_;
   Linear query_, key_, value_, output_;
   const parallel::Parameter* query_norm_ = nullptr;

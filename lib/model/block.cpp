@@ -13,12 +13,12 @@ Tensor branch_gradient(Pass& pass, Tensor d_residual, const std::string& site) {
 
 }  // namespace
 
-Block::Block(parallel::ParameterStore& store, int64_t layer, const config::Model& config, const RopeTable& rope)
+Block::Block(parallel::ParameterStore& store, int64_t layer, const config::Config& config, const RopeTable& rope)
     : name_(fmt::format("layers.{}", layer)),
       attention_norm_(store, name_ + ".attention_norm", config),
-      attention_(store, name_ + ".attention", config, rope),
+      attention_(store, name_ + ".attention", config.model, rope),
       mlp_norm_(store, name_ + ".mlp_norm", config),
-      mlp_(store, name_ + ".mlp", config) {}
+      mlp_(store, name_ + ".mlp", config.model) {}
 
 void Block::forward(Pass& pass, Stream& stream, BlockSaved& saved) const {
   const Tensor attention_input = attention_norm_.forward(pass, stream, saved.attention_norm);

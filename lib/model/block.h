@@ -17,11 +17,11 @@ struct BlockSaved {
 
 class Block {
  public:
-  Block(parallel::ParameterStore& store, int64_t layer, const config::Model& config, const RopeTable& rope);
+  Block(parallel::ParameterStore& store, int64_t layer, const config::Config& config, const RopeTable& rope);
 
   // Leaves the MLP's output as the stream's branch.
   void forward(Pass& pass, Stream& stream, BlockSaved& saved) const;
-  // d_residual [T, H]: the gradient of the block's output, turned in place into that of its input.
+  // d_residual [T', H]: the gradient of the block's output, turned in place into that of its input.
   void backward(Pass& pass, Tensor d_residual, const BlockSaved& saved) const;
 
  private:

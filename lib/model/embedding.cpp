@@ -1,5 +1,8 @@
 #include "lib/model/embedding.h"
 
+#include <algorithm>
+
+#include "lib/base/integers.h"
 #include "lib/model/initialisation.h"
 
 namespace quintet::model {
@@ -7,11 +10,27 @@ namespace {
 constexpr const char* kSite = "embedding";
 }
 
+parallel::ParameterSpec vocabulary_matrix(const std::string& name, const config::Model& config, const Mesh& mesh) {
+  const int64_t padded = round_up(config.vocab_size, mesh.size(Axis::tp));
+  return {.name = name,
+          .shape = {config.vocab_size, config.hidden_size},
+          .shards = {{.axis = Axis::tp, .dimension = 0, .padded = padded}},
+          .init = matrix_init(config)};
+}
+
+parallel::ParameterSpec embedding_table(const config::Model& config, const Mesh& mesh) {
+  parallel::ParameterSpec spec = vocabulary_matrix("embedding.weight", config, mesh);
+  spec.sums_over_ends = config.tie_embeddings && mesh.size(Axis::pp) > 1;
+  return spec;
+}
+
+VocabularyShard shard_of(const parallel::Parameter& matrix, int64_t tensor_rank) {
+  const int64_t rows = matrix.shape()[0], start = tensor_rank * rows;
+  return {.start = start, .rows = rows, .valid = std::clamp<int64_t>(matrix.spec().shape[0] - start, 0, rows)};
+}
+
 Embedding::Embedding(parallel::ParameterStore& store, const config::Model& config) {
-  table_ = &store.add({.name = "embedding.weight",
-                       .shape = {config.vocab_size, config.hidden_size},
-                       .shards = {{.axis = Axis::tp, .dimension = 0}},
-                       .init = matrix_init(config)});
+  table_ = &store.add(embedding_table(config, store.mesh()));
   if (config.position == config::Position::learned)
     positions_ = &store.add({.name = "position_embedding.weight",
                              .shape = {config.seq_length, config.hidden_size},
@@ -20,23 +39,31 @@ Embedding::Embedding(parallel::ParameterStore& store, const config::Model& confi
 }
 
 Tensor Embedding::forward(Pass& pass) const {
-  const Tensor output = pass.keep({pass.tokens(), table_->shape()[1]});
+  const Tensor output = pass.keep({pass.local_tokens(), table_->shape()[1]});
+  const device::ArenaScope scope(pass.scratch);
+  const Tensor part = pass.tensor.part_of(pass.scratch, output);
+  // Exactly one rank has the token's row; positions stand in the first rank's part.
+  const bool adds_positions = positions_ != nullptr && pass.tensor.rank() == 0;
   pass.device.embedding_forward({.tokens = pass.batch.tokens,
                                  .table = table_->weight(),
-                                 .position_table = positions_ != nullptr ? positions_->weight() : Tensor{},
+                                 .vocabulary_start = shard_of(*table_, pass.tensor.rank()).start,
+                                 .position_table = adds_positions ? positions_->weight() : Tensor{},
                                  .positions = pass.batch.positions,
-                                 .output = output});
+                                 .output = part});
+  pass.tensor.reduce(part, output, "embedding output").wait();
   if (pass.dropout > 0) pass.device.add_dropout({}, output, pass.dropout_at(kSite), output);
   pass.observe("embedding output", output);
   return output;
 }
 
 void Embedding::backward(Pass& pass, Tensor d_output) const {
+  const device::ArenaScope scope(pass.scratch);
   if (pass.dropout > 0) pass.device.add_dropout({}, d_output, pass.dropout_at(kSite), d_output);
   pass.device.embedding_backward(
       {.tokens = pass.batch.tokens,
+       .vocabulary_start = shard_of(*table_, pass.tensor.rank()).start,
        .positions = pass.batch.positions,
-       .d_output = d_output,
+       .d_output = pass.tensor.gather(pass.scratch, d_output, "embedding output gradient"),
        .table_gradient = table_->gradient(),
        .position_table_gradient = positions_ != nullptr ? positions_->gradient() : Tensor{}});
 }

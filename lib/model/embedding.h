@@ -1,4 +1,4 @@
-// Token embedding, split over tp by vocabulary, plus learned positions, plus dropout.
+// Token embedding, split over tp by vocabulary (padded to a multiple of tp), plus learned positions, plus dropout.
 #pragma once
 
 #include "lib/config/config.h"
@@ -7,13 +7,24 @@
 
 namespace quintet::model {
 
+// A [V, H] matrix whose rows are tokens: the embedding table and the head's projection.
+parallel::ParameterSpec vocabulary_matrix(const std::string& name, const config::Model& config, const Mesh& mesh);
+// The embedding table; where embeddings are tied and a pipeline has several stages, the first and the last hold it.
+parallel::ParameterSpec embedding_table(const config::Model& config, const Mesh& mesh);
+
+// The entries of the vocabulary that a tensor rank's rows of `matrix` stand for; the rest of its rows are padding.
+struct VocabularyShard {
+  int64_t start = 0, rows = 0, valid = 0;
+};
+VocabularyShard shard_of(const parallel::Parameter& matrix, int64_t tensor_rank);
+
 class Embedding {
  public:
   Embedding(parallel::ParameterStore& store, const config::Model& config);
 
-  // [T, H], kept.
+  // [T', H], kept.
   Tensor forward(Pass& pass) const;
-  // d_output [T, H]; used up.
+  // d_output [T', H]; used up.
   void backward(Pass& pass, Tensor d_output) const;
 
   // [V, H]; the head's weight too where embeddings are tied.

@@ -1,54 +1,74 @@
 #include "lib/model/head.h"
 
-#include "lib/model/initialisation.h"
+#include "lib/model/embedding.h"
 
 namespace quintet::model {
 
-Head::Head(parallel::ParameterStore& store, const config::Model& config, const parallel::Parameter* tied)
+Head::Head(parallel::ParameterStore& store, const config::Config& config, const parallel::Parameter* tied)
     : norm_(store, "final_norm", config), weight_(tied) {
-  if (weight_ == nullptr)
-    weight_ = &store.add({.name = "output.weight",
-                          .shape = {config.vocab_size, config.hidden_size},
-                          .shards = {{.axis = Axis::tp, .dimension = 0}},
-                          .init = matrix_init(config)});
+  if (weight_ != nullptr) return;
+  weight_ = &store.add(config.model.tie_embeddings ? embedding_table(config.model, store.mesh())
+                                                   : vocabulary_matrix("output.weight", config.model, store.mesh()));
 }
 
 void Head::forward(Pass& pass, Stream& stream, HeadSaved& saved, ExactSum& loss) const {
-  const int64_t vocabulary = weight_->shape()[0];
+  const VocabularyShard shard = shard_of(*weight_, pass.tensor.rank());
+  const int64_t tokens = pass.tokens();
   saved.input = norm_.forward(pass, stream, saved.norm);
-  saved.logits = pass.keep({pass.tokens(), vocabulary});
-  pass.device.linear_forward({.x = saved.input, .weight = weight_->weight(), .output = saved.logits});
+  saved.logits = pass.keep({tokens, shard.rows});
+  saved.maximum = pass.keep({tokens});
+  saved.sum_exp = pass.keep({tokens});
+  const device::ArenaScope scope(pass.scratch);
+  const Tensor whole = pass.tensor.gather(pass.scratch, saved.input, "head input");
+  pass.device.linear_forward({.x = whole, .weight = weight_->weight(), .output = saved.logits});
   pass.observe("logits", saved.logits);
 
-  saved.maximum = pass.keep({pass.tokens()});
-  saved.sum_exp = pass.keep({pass.tokens()});
-  const device::ArenaScope scope(pass.scratch);
-  const device::CrossEntropyStatistics statistics{.logits = saved.logits,
-                                                  .targets = pass.batch.targets,
-                                                  .valid = vocabulary,
-                                                  .maximum = saved.maximum,
-                                                  .sum_exp = saved.sum_exp,
-                                                  .target_logit = pass.temporary({pass.tokens()})};
-  pass.device.cross_entropy_statistics(statistics);
-  pass.device.cross_entropy_sum(statistics, loss);
+  // Each rank's maximum, sum of exponentials and target logit [3, T] give those of the whole vocabulary.
+  const Tensor shards = pass.temporary({pass.tensor.ranks(), 3, tokens});
+  const Tensor own = shards.rows(pass.tensor.rank(), 1).reshaped({3 * tokens});
+  pass.device.cross_entropy_statistics({.logits = saved.logits,
+                                        .targets = pass.batch.targets,
+                                        .vocabulary_start = shard.start,
+                                        .valid = shard.valid,
+                                        .maximum = own.rows(0, tokens),
+                                        .sum_exp = own.rows(tokens, tokens),
+                                        .target_logit = own.rows(2 * tokens, tokens)});
+  comm::ProcessGroup& group = pass.tensor.group();
+  group.all_gather(own, group.even_counts(shards.elements()), shards, "softmax statistics").wait();
+  const Tensor target_logit = pass.temporary({tokens});
+  pass.device.cross_entropy_merge(
+      {.shards = shards, .maximum = saved.maximum, .sum_exp = saved.sum_exp, .target_logit = target_logit});
+  if (pass.tensor.rank() != 0) return;
+  pass.device.cross_entropy_sum({.logits = saved.logits,
+                                 .targets = pass.batch.targets,
+                                 .vocabulary_start = shard.start,
+                                 .valid = shard.valid,
+                                 .maximum = saved.maximum,
+                                 .sum_exp = saved.sum_exp,
+                                 .target_logit = target_logit},
+                                loss);
 }
 
-Tensor Head::backward(Pass& pass, const HeadSaved& saved) const {
-  const Tensor d_residual = pass.temporary(saved.input.shape());
+void Head::backward(Pass& pass, const HeadSaved& saved, Tensor d_residual) const {
   const device::ArenaScope scope(pass.scratch);
+  const VocabularyShard shard = shard_of(*weight_, pass.tensor.rank());
   pass.device.cross_entropy_gradient({.logits = saved.logits,
                                       .targets = pass.batch.targets,
-                                      .valid = weight_->shape()[0],
+                                      .vocabulary_start = shard.start,
+                                      .valid = shard.valid,
                                       .maximum = saved.maximum,
                                       .sum_exp = saved.sum_exp,
                                       .scale = pass.loss_scale});
+  parallel::TensorRegion::Gathered x = pass.tensor.start_gather(pass.scratch, saved.input, "head input again");
   const Tensor d_normed = pass.temporary(saved.input.shape());
-  pass.device.linear_backward_input({.d_output = saved.logits, .weight = weight_->weight(), .d_x = d_normed});
-  pass.device.linear_backward_weight(
-      {.x = saved.input, .d_output = saved.logits, .weight_gradient = weight_->gradient()});
+  const Tensor d_part = pass.tensor.part_of(pass.scratch, d_normed);
+  pass.device.linear_backward_input({.d_output = saved.logits, .weight = weight_->weight(), .d_x = d_part});
+  x.done.wait();
+  comm::Handle reduced = pass.tensor.reduce(d_part, d_normed, "head input gradient");
+  pass.device.linear_backward_weight({.x = x.whole, .d_output = saved.logits, .weight_gradient = weight_->gradient()});
+  reduced.wait();
   pass.device.fill(d_residual, 0);
   norm_.backward(pass, d_normed, d_residual, saved.norm);
-  return d_residual;
 }
 
 }  // namespace quintet::model

@@ -1,4 +1,5 @@
-// The end of the model: final norm, projection to the vocabulary, cross-entropy.
+// The end of the model: final norm, projection to the vocabulary, cross-entropy. The vocabulary is split over tp: no
+// rank ever holds all logits of a token (Shoeybi et al. 2019, section 3).
 #pragma once
 
 #include "lib/config/config.h"
@@ -9,20 +10,21 @@ namespace quintet::model {
 
 struct HeadSaved {
   NormSaved norm;
-  Tensor input;             // [T, H]: normed
-  Tensor logits;            // [T, V]; backward turns them into their gradient in place
-  Tensor maximum, sum_exp;  // [T]
+  Tensor input;             // [T', H]: normed
+  Tensor logits;            // [T, V / tp]; backward turns them into their gradient in place
+  Tensor maximum, sum_exp;  // [T], of the whole vocabulary
 };
 
 class Head {
  public:
-  // `tied` is the embedding table, or null for a matrix of its own, output.weight.
-  Head(parallel::ParameterStore& store, const config::Model& config, const parallel::Parameter* tied);
+  // `tied` is the embedding table where this stage holds it. Without it a tied head brings a copy of its own, and an
+  // untied one output.weight.
+  Head(parallel::ParameterStore& store, const config::Config& config, const parallel::Parameter* tied);
 
-  // Adds the losses of the tokens that count to `loss`.
+  // Adds the losses of the tokens that count to `loss`, on the first tensor rank.
   void forward(Pass& pass, Stream& stream, HeadSaved& saved, ExactSum& loss) const;
-  // Returns the gradient of the stream, [T, H], in scratch.
-  Tensor backward(Pass& pass, const HeadSaved& saved) const;
+  // Writes the gradient of the stream, [T', H].
+  void backward(Pass& pass, const HeadSaved& saved, Tensor d_residual) const;
 
  private:
   Norm norm_;

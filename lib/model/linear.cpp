@@ -3,22 +3,22 @@
 namespace quintet::model {
 
 Linear::Linear(parallel::ParameterStore& store, const std::string& name, int64_t out, int64_t in, Split split,
-               bool bias, parallel::Init init) {
+               bool bias, parallel::Init init, int64_t pieces)
+    : split_(split) {
   const bool column = split == Split::column;
-  weight_ = &store.add({.name = name + ".weight",
-                        .shape = {out, in},
-                        .shards = {{.axis = Axis::tp, .dimension = column ? 0 : 1}},
-                        .init = init});
+  const parallel::ShardedBy shard = {.axis = Axis::tp, .dimension = column ? 0 : 1, .pieces = pieces};
+  weight_ = &store.add({.name = name + ".weight", .shape = {out, in}, .shards = {shard}, .init = init});
   if (!bias) return;
   parallel::ParameterSpec spec{.name = name + ".bias", .shape = {out}, .shards = {}, .init = parallel::Init::zeros()};
-  if (column) spec.shards = {{.axis = Axis::tp, .dimension = 0}};
+  if (column) spec.shards = {shard};
   bias_ = &store.add(std::move(spec));
 }
 
 void Linear::forward(Pass& pass, Tensor x, Tensor output, device::Activation activation, Tensor pre_activation) const {
+  const bool adds_bias = bias_ != nullptr && (split_ == Split::column || pass.tensor.rank() == 0);
   pass.device.linear_forward({.x = x,
                               .weight = weight_->weight(),
-                              .bias = bias_ != nullptr ? bias_->weight() : Tensor{},
+                              .bias = adds_bias ? bias_->weight() : Tensor{},
                               .activation = activation,
                               .pre_activation = pre_activation,
                               .output = output});

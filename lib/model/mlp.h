@@ -10,9 +10,9 @@
 namespace quintet::model {
 
 struct MlpSaved {
-  Tensor input;     // [T, H]
-  Tensor gate, up;  // [T, F]: before the activation; gate with swiglu only
-  Tensor hidden;    // [T, F]: after it
+  Tensor input;     // [T', H]
+  Tensor gate, up;  // [T, F / tp]: before the activation; gate with swiglu only
+  Tensor hidden;    // [T, F / tp]: after it
 };
 
 class Mlp {
@@ -20,13 +20,12 @@ class Mlp {
   // `name` is "layers.I.mlp".
   Mlp(parallel::ParameterStore& store, std::string name, const config::Model& config);
 
-  // x: [T, H], kept by the caller; output: [T, H].
+  // x: [T', H], kept by the caller; output: [T', H].
   void forward(Pass& pass, Tensor x, Tensor output, MlpSaved& saved) const;
   void backward(Pass& pass, Tensor d_output, Tensor d_x, const MlpSaved& saved) const;
 
  private:
   std::string name_;
-  int64_t ffn_;
   bool gated_;
   device::Activation activation_ = device::Activation::none;
   Linear gate_, up_, down_;

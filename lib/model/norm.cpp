@@ -2,14 +2,20 @@
 
 namespace quintet::model {
 
-Norm::Norm(parallel::ParameterStore& store, std::string name, const config::Model& config)
+Norm::Norm(parallel::ParameterStore& store, std::string name, const config::Config& config)
     : name_(std::move(name)),
-      kind_(config.norm == config::Norm::layernorm ? device::NormKind::layernorm : device::NormKind::rmsnorm),
-      epsilon_(config.norm_epsilon) {
-  const Shape shape = {config.hidden_size};
-  weight_ = &store.add({.name = name_ + ".weight", .shape = shape, .shards = {}, .init = parallel::Init::ones()});
-  if (config.bias && kind_ == device::NormKind::layernorm)
-    bias_ = &store.add({.name = name_ + ".bias", .shape = shape, .shards = {}, .init = parallel::Init::zeros()});
+      kind_(config.model.norm == config::Norm::layernorm ? device::NormKind::layernorm : device::NormKind::rmsnorm),
+      epsilon_(config.model.norm_epsilon) {
+  parallel::ParameterSpec spec{.name = name_ + ".weight",
+                               .shape = {config.model.hidden_size},
+                               .shards = {},
+                               .init = parallel::Init::ones(),
+                               .sums_over_tp = config.parallel.sequence_parallel};
+  weight_ = &store.add(spec);
+  if (!config.model.bias || kind_ != device::NormKind::layernorm) return;
+  spec.name = name_ + ".bias";
+  spec.init = parallel::Init::zeros();
+  bias_ = &store.add(std::move(spec));
 }
 
 Tensor Norm::forward(Pass& pass, Stream& stream, NormSaved& saved) const {

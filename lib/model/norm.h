@@ -10,16 +10,16 @@
 namespace quintet::model {
 
 struct NormSaved {
-  Tensor input;                    // [T, H]: the residual stream as it was normed
-  Tensor mean, inverse_deviation;  // [T]
+  Tensor input;                    // [T', H]: the residual stream as it was normed
+  Tensor mean, inverse_deviation;  // [T']
 };
 
 class Norm {
  public:
   // Registers `name`.weight [H] and, for a layer norm with biases, `name`.bias [H].
-  Norm(parallel::ParameterStore& store, std::string name, const config::Model& config);
+  Norm(parallel::ParameterStore& store, std::string name, const config::Config& config);
 
-  // Moves the stream's branch into its residual and returns the norm of that, [T, H], kept.
+  // Moves the stream's branch into its residual and returns the norm of that, [T', H], kept.
   Tensor forward(Pass& pass, Stream& stream, NormSaved& saved) const;
   // d_residual: in, the stream's gradient by other paths; out, the norm's added.
   void backward(Pass& pass, Tensor d_output, Tensor d_residual, const NormSaved& saved) const;

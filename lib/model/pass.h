@@ -8,6 +8,7 @@
 #include "lib/base/random.h"
 #include "lib/device/device.h"
 #include "lib/device/memory.h"
+#include "lib/parallel/tensor_region.h"
 
 namespace quintet::model {
 
@@ -27,6 +28,7 @@ struct Pass {
   device::Device& device;
   device::Arena& saved;    // lives until this microbatch's backward is done
   device::Arena& scratch;  // given back in the order of a stack, within a layer
+  const parallel::TensorRegion& tensor;
   const Microbatch& batch;
   DType dtype = DType::fp32;  // of activations
   double dropout = 0;         // probability; 0 in evaluation
@@ -36,23 +38,26 @@ struct Pass {
 
   int64_t sequences() const { return batch.sequences; }
   int64_t tokens() const { return batch.tokens.elements(); }
+  // T', the rows of the residual stream that this rank holds: T, or T / tp where the sequence is split.
+  int64_t local_tokens() const { return tensor.local_rows(tokens()); }
 
   Tensor keep(Shape shape) { return saved.allocate(dtype, shape); }
   Tensor temporary(Shape shape) { return scratch.allocate(dtype, shape); }
-  // The dropout of a site such as "layers.3.attention".
+  // The dropout of a site such as "layers.3.attention", on local rows.
   device::Dropout dropout_at(const std::string& site) const {
-    return {.probability = dropout, .seed = seed, .stream = stream_of("dropout", site), .rows = batch.rows};
+    return {
+        .probability = dropout, .seed = seed, .stream = stream_of("dropout", site), .rows = tensor.local(batch.rows)};
   }
-  void observe(const std::string& name, Tensor tensor) const {
-    if (observer != nullptr) (*observer)(name, tensor);
+  void observe(const std::string& name, Tensor seen) const {
+    if (observer != nullptr) (*observer)(name, seen);
   }
 };
 
 // The residual stream between layers: what stands in it, and the branch output that the next norm adds to it, so that
 // the addition costs no pass over memory of its own.
 struct Stream {
-  Tensor residual;  // [T, H]
-  Tensor branch;    // [T, H], one buffer for all layers
+  Tensor residual;  // [T', H]
+  Tensor branch;    // [T', H], one buffer for all layers
   bool has_branch = false;
   device::Dropout dropout;  // of the branch
 };

@@ -2,41 +2,49 @@
 
 namespace quintet::model {
 
-Stage::Stage(parallel::ParameterStore& store, const config::Model& config, const RopeTable& rope) {
+Stage::Stage(parallel::ParameterStore& store, const config::Config& config, const RopeTable& rope,
+             const StagePart& part)
+    : part_(part) {
   const auto mark = [&] { first_parameter_.push_back(store.parameters().size()); };
   mark();
-  embedding_.emplace(store, config);
-  for (int64_t layer = 0; layer < config.layers; ++layer) {
+  if (part.is_first) embedding_.emplace(store, config.model);
+  for (int64_t layer = part.first_layer; layer < part.first_layer + part.layers; ++layer) {
     mark();
     blocks_.emplace_back(store, layer, config, rope);
   }
   mark();
-  head_.emplace(store, config, config.tie_embeddings ? &embedding_->table() : nullptr);
+  const bool holds_table = config.model.tie_embeddings && part.is_first;
+  if (part.is_last) head_.emplace(store, config, holds_table ? &embedding_->table() : nullptr);
   mark();
 }
 
-void Stage::forward(Pass& pass, StageSaved& saved, ExactSum& loss) const {
+void Stage::forward(Pass& pass, Tensor input, Tensor output, StageSaved& saved, ExactSum& loss) const {
   const device::ArenaScope scope(pass.scratch);
   saved.blocks.resize(blocks_.size());
   Stream stream;
-  stream.residual = embedding_->forward(pass);
+  stream.residual = embedding_ ? embedding_->forward(pass) : input;
   stream.branch = pass.temporary(stream.residual.shape());
   for (size_t i = 0; i < blocks_.size(); ++i) blocks_[i].forward(pass, stream, saved.blocks[i]);
-  head_->forward(pass, stream, saved.head, loss);
+  if (head_) {
+    head_->forward(pass, stream, saved.head, loss);
+  } else {
+    QUINTET_CHECK(stream.has_branch, "a stage without layers");
+    pass.device.add_dropout(stream.residual, stream.branch, stream.dropout, output);
+  }
 }
 
-void Stage::backward(Pass& pass, const StageSaved& saved, const GradientsDone& done) const {
+void Stage::backward(Pass& pass, const StageSaved& saved, Tensor d_stream, const GradientsDone& done) const {
   const device::ArenaScope scope(pass.scratch);
   const auto finished = [&](size_t part) {
     if (done) done(first_parameter_[part], first_parameter_[part + 1]);
   };
-  const Tensor d_residual = head_->backward(pass, saved.head);
+  if (head_) head_->backward(pass, saved.head, d_stream);
   finished(blocks_.size() + 1);
   for (size_t i = blocks_.size(); i-- > 0;) {
-    blocks_[i].backward(pass, d_residual, saved.blocks[i]);
+    blocks_[i].backward(pass, d_stream, saved.blocks[i]);
     finished(i + 1);
   }
-  embedding_->backward(pass, d_residual);
+  if (embedding_) embedding_->backward(pass, d_stream);
   finished(0);
 }
 

@@ -4,7 +4,6 @@
 
 #include <deque>
 #include <functional>
-#include <memory>
 #include <optional>
 #include <vector>
 
@@ -13,6 +12,12 @@
 #include "lib/model/head.h"
 
 namespace quintet::model {
+
+// Which part.
+struct StagePart {
+  int64_t first_layer = 0, layers = 0;
+  bool is_first = true, is_last = true;  // of the pipeline's stages
+};
 
 struct StageSaved {
   std::vector<BlockSaved> blocks;
@@ -24,15 +29,21 @@ using GradientsDone = std::function<void(size_t first, size_t last)>;
 
 class Stage {
  public:
-  // The whole model. Registers its parameters in `store`, from the embedding to the head.
-  Stage(parallel::ParameterStore& store, const config::Model& config, const RopeTable& rope);
+  // Registers the part's parameters in `store`, from the embedding to the head.
+  Stage(parallel::ParameterStore& store, const config::Config& config, const RopeTable& rope, const StagePart& part);
 
-  // Adds the microbatch's token losses to `loss`; what backward needs is kept in `saved`.
-  void forward(Pass& pass, StageSaved& saved, ExactSum& loss) const;
-  // Adds the microbatch's gradients to the store's. `done` may be empty.
-  void backward(Pass& pass, const StageSaved& saved, const GradientsDone& done) const;
+  // input: [T', H] of the stage before, kept by the caller until backward; absent on the first stage. output: [T', H]
+  // for the next stage; absent on the last, which adds the microbatch's token losses to `loss`. What backward needs is
+  // kept in `saved`.
+  void forward(Pass& pass, Tensor input, Tensor output, StageSaved& saved, ExactSum& loss) const;
+  // Adds the microbatch's gradients to the store's. d_stream [T', H]: in, the gradient of the output, but on the last
+  // stage, which makes it; out, that of the input, but on the first, which uses it up. `done` may be empty.
+  void backward(Pass& pass, const StageSaved& saved, Tensor d_stream, const GradientsDone& done) const;
+
+  const StagePart& part() const { return part_; }
 
  private:
+  StagePart part_;
   std::optional<Embedding> embedding_;
   std::deque<Block> blocks_;
   std::optional<Head> head_;

@@ -17,10 +17,15 @@ ZeroOptimizer::ZeroOptimizer(device::Device& device, device::MemoryLedger& ledge
       shards_state_(zero.stage >= 1),
       overlap_(zero.overlap) {
   int64_t elements = 0;
+  std::vector<parallel::ParameterSpan> updated_spans;
   for (const parallel::Bucket& bucket : store.buckets()) {
     state_offset_.push_back(elements);
-    elements += updated(bucket).count;
+    const Range range = updated(bucket);
+    elements += range.count;
+    const auto spans = parallel::ParameterStore::spans(bucket, range.begin, range.count);
+    updated_spans.insert(updated_spans.end(), spans.begin(), spans.end());
   }
+  replica_sums_.emplace(device, ledger, communicator, store, updated_spans);
   first_moment_ = device::Buffer(device, ledger, "optimizer", store.dtype(), elements);
   second_moment_ = device::Buffer(device, ledger, "optimizer", store.dtype(), elements);
 }
@@ -68,20 +73,17 @@ void ZeroOptimizer::finish_reduction() {
     if (!overlap_) start_reduction(i);
   }
   for (comm::Handle& reduction : reductions_) reduction.wait();
-}
-
-// A parameter that several tensor ranks hold counts on the first of them; data ranks count their own pieces only.
-bool ZeroOptimizer::counts(const parallel::Parameter& parameter) const {
-  const AxisSet replicas = parameter.replicated_over(store_.mesh());
-  return !replicas.contains(Axis::tp) || store_.coordinate()[Axis::tp] == 0;
+  replica_sums_->sum();
 }
 
 void ZeroOptimizer::add_squared_norm(ExactSum& sum) {
+  // Of ranks that hold the same parameter the first counts; data ranks count their own pieces.
   std::vector<Tensor> counted;
   for (const parallel::Bucket& bucket : store_.buckets()) {
     const Range piece = owned(bucket);
     for (const parallel::ParameterSpan& span : parallel::ParameterStore::spans(bucket, piece.begin, piece.count))
-      if (counts(*span.parameter)) counted.push_back(store_.gradients(span.begin, span.count));
+      if (parallel::is_first_holder(span.parameter->spec(), store_.mesh(), store_.coordinate()))
+        counted.push_back(store_.gradients(span.begin, span.count));
   }
   device_.squared_norm(counted, sum);
 }

@@ -5,12 +5,14 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "lib/base/exact_sum.h"
 #include "lib/comm/communicator.h"
 #include "lib/config/config.h"
 #include "lib/device/memory.h"
+#include "lib/optimizer/replica_sums.h"
 #include "lib/parallel/parameter_store.h"
 
 namespace quintet::optimizer {
@@ -26,7 +28,7 @@ class ZeroOptimizer {
   // The gradients of the store's parameters [first, last) take no more additions in this step. Every parameter is named
   // once a step; a bucket whose parameters are all done starts its reduction, with `overlap` at once.
   void gradients_done(size_t first, size_t last);
-  // Returns when this rank's pieces hold sums over all data ranks.
+  // Returns when this rank's pieces hold sums over all ranks that saw a part of them.
   void finish_reduction();
   // Adds the squares of this rank's share of the reduced gradient: over all ranks each parameter counts once.
   void add_squared_norm(ExactSum& sum);
@@ -44,7 +46,6 @@ class ZeroOptimizer {
   Range owned(const parallel::Bucket& bucket) const;
   Range updated(const parallel::Bucket& bucket) const;
   void start_reduction(size_t index);
-  bool counts(const parallel::Parameter& parameter) const;
 
   device::Device& device_;
   comm::ProcessGroup& group_;            // the data ranks
@@ -57,6 +58,7 @@ class ZeroOptimizer {
   std::vector<int64_t> state_offset_;            // of each bucket in them
   std::vector<size_t> missing_;                  // parameters of each bucket that are not done
   std::vector<comm::Handle> reductions_;
+  std::optional<ReplicaSums> replica_sums_;
   int64_t updates_ = 0;
 };
 

@@ -25,6 +25,12 @@ struct Init {
 struct ShardedBy {
   Axis axis;
   int dimension;
+  // What the dimension is widened to before it is cut; 0: as it is. Elements past the tensor's end are zero, get no
+  // gradient and appear in no count, norm or file.
+  int64_t padded = 0;
+  // Fewer pieces than ranks: each is held by a block of neighbours along the axis, which see a part of its gradient
+  // each (key heads, where there are more tensor ranks). 0: one a rank.
+  int64_t pieces = 0;
 };
 
 struct ParameterSpec {
@@ -32,6 +38,11 @@ struct ParameterSpec {
   Shape shape;       // of the whole logical tensor, [out, in]
   std::vector<ShardedBy> shards;
   Init init;
+  // Every tensor rank holds all of it and sees a part of its gradient: norms where the sequence is split, norms of
+  // heads. Other replicated parameters see the same whole gradient on each tensor rank.
+  bool sums_over_tp = false;
+  // A tied embedding: the first and the last pipeline stage both hold it, and each sees a part of its gradient.
+  bool sums_over_ends = false;
 };
 
 // A parameter as one rank holds it. Views are valid once the store has been allocated.
@@ -44,8 +55,8 @@ class Parameter {
   int64_t elements() const { return shape_.elements(); }
   // Weight matrices decay, the embedding and position tables among them; vectors do not.
   bool decays() const { return spec_.shape.rank() >= 2; }
-  // Axes of more than one rank whose ranks all hold the same values.
-  AxisSet replicated_over(const Mesh& mesh) const;
+  // Tensor ranks, neighbours along tp, that hold the same piece; 1: each has its own.
+  int64_t tensor_replicas(const Mesh& mesh) const;
 
   Tensor weight() const { return weight_; }
   // Summed over microbatches; over ranks once the optimizer has reduced it.
@@ -63,7 +74,12 @@ class Parameter {
   int64_t bucket_ = -1, offset_ = 0;
 };
 
-// The element of the whole tensor at which element `index` of the shard at `coordinate` stands.
+// Whether the rank at `coordinate` stands for the parameter in counts, norms and files: of all that hold the same
+// elements, the first along tp and pp. Data ranks are not told apart.
+bool is_first_holder(const ParameterSpec& spec, const Mesh& mesh, const Coordinate& coordinate);
+
+constexpr int64_t kPadding = -1;
+// The element of the whole tensor at which element `index` of the shard at `coordinate` stands, or kPadding.
 int64_t global_element(const ParameterSpec& spec, const Mesh& mesh, const Coordinate& coordinate, int64_t index);
 // The shape of a shard; every cut dimension must divide.
 Shape shard_shape(const ParameterSpec& spec, const Mesh& mesh);

@@ -11,6 +11,10 @@ namespace quintet::parallel {
 namespace {
 constexpr int64_t kParameterAlignment = 64;
 constexpr int64_t kBucketAlignment = 128;
+
+// Both stages that hold it must cut it into the same pieces for their data ranks.
+bool stands_alone(const Parameter& parameter) { return parameter.spec().sums_over_ends; }
+
 }  // namespace
 
 Parameter& ParameterStore::add(ParameterSpec spec) {
@@ -34,7 +38,7 @@ void ParameterStore::lay_out(DType dtype, int64_t pieces, int64_t bucket_bytes) 
   for (auto parameter = parameters_.rbegin(); parameter != parameters_.rend(); ++parameter) {
     int64_t offset = round_up(end, kParameterAlignment);
     const bool fits = !buckets_.empty() && offset + parameter->elements() - buckets_.back().begin <= bucket_elements;
-    if (!fits) {
+    if (!fits || stands_alone(*parameter) || stands_alone(*buckets_.back().parameters.back())) {
       if (!buckets_.empty()) close();
       offset = end;
       buckets_.push_back({.begin = offset, .elements = 0, .parameters = {}});
@@ -65,9 +69,10 @@ void ParameterStore::initialise(uint64_t seed, int threads) {
       const std::span<T> values = parameter.weight().span<T>();
       parallel_for(threads, parameter.elements(), kGrain, [&](int64_t begin, int64_t end) {
         for (int64_t i = begin; i < end; ++i) {
-          double value = spec.init.value;
-          if (spec.init.kind == Init::Kind::normal)
-            value *= normal(seed, static_cast<uint64_t>(global_element(spec, mesh_, coordinate_, i)), stream);
+          const int64_t element = global_element(spec, mesh_, coordinate_, i);
+          double value = element == kPadding ? 0 : spec.init.value;
+          if (spec.init.kind == Init::Kind::normal && element != kPadding)
+            value *= normal(seed, static_cast<uint64_t>(element), stream);
           values[static_cast<size_t>(i)] = static_cast<float>(value);
         }
       });
@@ -77,12 +82,6 @@ void ParameterStore::initialise(uint64_t seed, int threads) {
 
 int64_t ParameterStore::flat_elements() const {
   return buckets_.empty() ? 0 : buckets_.back().begin + buckets_.back().elements;
-}
-
-int64_t ParameterStore::logical_elements() const {
-  int64_t elements = 0;
-  for (const Parameter& parameter : parameters_) elements += parameter.spec().shape.elements();
-  return elements;
 }
 
 std::vector<ParameterSpan> ParameterStore::spans(const Bucket& bucket, int64_t begin, int64_t count) {

@@ -14,7 +14,8 @@
 namespace quintet::parallel {
 
 // A run of the flat buffers. Every parameter in it starts at a multiple of 64 elements, and its end is padded to a
-// multiple of lcm(pieces, 128), so that it falls into equal pieces, one for each rank that shares the reduction.
+// multiple of lcm(pieces, 128), so that it falls into equal pieces, one for each rank that shares the reduction. A tied
+// embedding that two stages hold has a bucket of its own.
 struct Bucket {
   int64_t begin = 0;     // in the flat buffers
   int64_t elements = 0;  // padding included
@@ -50,8 +51,6 @@ class ParameterStore {
   std::span<const Bucket> buckets() const { return buckets_; }
   // Elements of the flat buffers, padding included.
   int64_t flat_elements() const;
-  // Logical elements over the whole mesh: what users call the model's parameters.
-  int64_t logical_elements() const;
   DType dtype() const { return dtype_; }
   const Mesh& mesh() const { return mesh_; }
   const Coordinate& coordinate() const { return coordinate_; }

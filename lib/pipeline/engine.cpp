@@ -8,6 +8,7 @@
 #include "lib/base/integers.h"
 #include "lib/optimizer/clipping.h"
 #include "lib/pipeline/schedule.h"
+#include "lib/pipeline/schedule_check.h"
 
 namespace quintet::pipeline {
 namespace {
@@ -42,6 +43,19 @@ void sum_count(comm::ProcessGroup& group, int64_t& count) {
   group.all_reduce(Tensor(&count, DType::i64, {1}), comm::Reduction::sum, "count of tokens").wait();
 }
 
+// A schedule that cannot run must not start.
+void check_actions(const config::Config& config, int64_t microbatches) {
+  const config::PipelineSchedule schedule = config.parallel.pipeline.schedule;
+  std::vector<std::vector<Action>> lists;
+  std::vector<int64_t> bounds;
+  for (int64_t stage = 0; stage < config.mesh.pp; ++stage) {
+    lists.push_back(actions(schedule, config.mesh.pp, stage, microbatches));
+    bounds.push_back(most_in_flight(schedule, config.mesh.pp, stage, microbatches));
+  }
+  const std::string problem = check_schedule(lists, microbatches, bounds);
+  QUINTET_CHECK(problem.empty(), "{}", problem);
+}
+
 double mean(const ExactSum& sum, int64_t count) { return count == 0 ? 0 : sum.value() / static_cast<double>(count); }
 
 }  // namespace
@@ -54,8 +68,9 @@ Engine::Engine(const config::Config& config, comm::Communicator& communicator, d
       dtype_(dtype_of(config.precision.compute)),
       rope_(device, ledger_, config.model, dtype_),
       store_(communicator.mesh(), communicator.mesh().coordinate_of(communicator.placement().rank)),
-      scratch_(device, ledger_, "scratch") {
-  stage_.emplace(store_, config.model, rope_);
+      model_parameters_(pipeline::model_parameters(config, communicator.mesh())) {
+  check_actions(config, microbatches());
+  stage_.emplace(store_, config, rope_, part_of_stage(config, store_.coordinate()[Axis::pp]));
   const auto bucket_bytes = static_cast<int64_t>(config.parallel.zero.bucket_mb * 1024 * 1024);
   const int64_t pieces = communicator.mesh().size({Axis::dp, Axis::ep, Axis::cp});
   store_.lay_out(dtype_, pieces, bucket_bytes);
@@ -63,6 +78,7 @@ Engine::Engine(const config::Config& config, comm::Communicator& communicator, d
   store_.allocate(device, ledger_);
   optimizer_.emplace(device, ledger_, communicator, store_, config.optimizer, config.parallel.zero);
   store_.initialise(static_cast<uint64_t>(config.run.seed), device.threads());
+  executor_.emplace(config, communicator, device, ledger_, *stage_, dtype_);
 }
 
 void Engine::check_memory(int64_t available_bytes) const {
@@ -70,7 +86,10 @@ void Engine::check_memory(int64_t available_bytes) const {
   const int64_t shards =
       config_.parallel.zero.stage >= 1 ? communicator_.mesh().size({Axis::dp, Axis::ep, Axis::cp}) : 1;
   // Weights and gradients whole, two moments sharded; activations come on top.
-  const int64_t state = (2 * store_.flat_elements() + 2 * (store_.flat_elements() / shards)) * size_of(dtype_);
+  int64_t state = (2 * store_.flat_elements() + 2 * (store_.flat_elements() / shards)) * size_of(dtype_);
+  communicator_.world()
+      .all_reduce(Tensor(&state, DType::i64, {1}), comm::Reduction::max, "memory of the fullest stage")
+      .wait();
   const int64_t ranks = communicator_.placement().local_size;
   if (state <= available_bytes / ranks) return;
   fail(ExitCode::config,
@@ -88,68 +107,22 @@ int64_t Engine::microbatches() const {
   return div_exact(config_.train.global_batch_size, config_.train.micro_batch_size * data_ranks());
 }
 
-Engine::InFlight& Engine::open(int64_t microbatch, data::Batch& batch) {
-  if (idle_.empty()) idle_.push_back(std::make_unique<InFlight>(device_, ledger_));
-  const auto place = static_cast<size_t>(microbatch);
-  if (in_flight_.size() <= place) in_flight_.resize(place + 1);
-  in_flight_[place] = std::move(idle_.back());
-  idle_.pop_back();
-  InFlight& opened = *in_flight_[place];
-
-  const auto upload = [&]<typename T>(std::vector<T>& values) {
-    const Shape shape = {static_cast<int64_t>(values.size())};
-    const Tensor tensor = opened.arena.allocate(kDTypeOf<T>, shape);
-    device_.copy(Tensor(values.data(), kDTypeOf<T>, shape), tensor);
-    return tensor;
-  };
-  opened.batch = {.sequences = batch.size,
-                  .tokens = upload(batch.tokens),
-                  .targets = upload(batch.targets),
-                  .positions = upload(batch.positions),
-                  .rows = upload(batch.rows)};
-  return opened;
-}
-
-void Engine::close(int64_t microbatch) {
-  std::unique_ptr<InFlight>& closed = in_flight_[static_cast<size_t>(microbatch)];
-  closed->arena.reset();
-  idle_.push_back(std::move(closed));
-}
-
-model::Pass Engine::pass(InFlight& in_flight, bool training) {
-  return {.device = device_,
-          .saved = in_flight.arena,
-          .scratch = scratch_,
-          .batch = in_flight.batch,
-          .dtype = dtype_,
-          .dropout = training ? config_.model.dropout : 0,
-          .seed = static_cast<uint64_t>(config_.run.seed),
-          .loss_scale = loss_scale_,
-          .observer = observer_};
-}
-
-void Engine::run_actions(ExactSum& loss, bool reduce) {
-  const int64_t last = microbatches() - 1;
-  const model::GradientsDone reduce_finished = [this](size_t first, size_t end) {
-    optimizer_->gradients_done(first, end);
-    communicator_.progress();
-  };
-  const int64_t stages = communicator_.mesh().size(Axis::pp);
-  const int64_t stage = store_.coordinate()[Axis::pp];
-  for (const Action action : actions(config_.parallel.pipeline.schedule, stages, stage, microbatches())) {
-    communicator_.progress();
-    if (action.kind == Action::Kind::forward) {
-      InFlight& opened = open(action.microbatch, batches_[static_cast<size_t>(action.microbatch)]);
-      model::Pass forward = pass(opened, /*training=*/true);
-      stage_->forward(forward, opened.saved, loss);
-    } else {
-      InFlight& opened = *in_flight_[static_cast<size_t>(action.microbatch)];
-      model::Pass backward = pass(opened, /*training=*/true);
-      const bool completes = reduce && action.microbatch == last;
-      stage_->backward(backward, opened.saved, completes ? reduce_finished : model::GradientsDone{});
-      close(action.microbatch);
-    }
-  }
+void Engine::run_microbatches(ExactSum& loss, bool reduce, const ActionObserver& observer) {
+  Execution execution{
+      .training = true,
+      .loss_scale = loss_scale_,
+      .batch = [this](int64_t microbatch) -> data::Batch& { return batches_[static_cast<size_t>(microbatch)]; },
+      .done = {},
+      .last_backward = microbatches() - 1,
+      .observer = observer};
+  if (reduce)
+    execution.done = [this](size_t first, size_t end) {
+      optimizer_->gradients_done(first, end);
+      communicator_.progress();
+    };
+  const std::vector<Action> list =
+      actions(config_.parallel.pipeline.schedule, config_.mesh.pp, store_.coordinate()[Axis::pp], microbatches());
+  executor_->run(list, execution, loss);
 }
 
 Gradients Engine::forward_backward(const LoadMicrobatch& load) {
@@ -164,7 +137,7 @@ Gradients Engine::forward_backward(const LoadMicrobatch& load) {
   optimizer_->begin_step();
 
   std::array<ExactSum, 2> sums;  // loss, squared norm
-  run_actions(sums[0], /*reduce=*/true);
+  run_microbatches(sums[0], /*reduce=*/true, {});
   optimizer_->finish_reduction();
   optimizer_->add_squared_norm(sums[1]);
   sum_over_ranks(communicator_.group(AxisSet::all(), Axis::dp), sums, "loss and squared norm");
@@ -179,53 +152,59 @@ void Engine::update(double learning_rate, const Gradients& gradients) {
 
 double Engine::evaluate(int64_t microbatches, const LoadMicrobatch& load) {
   int64_t counted = 0;
-  std::array<ExactSum, 1> sums;
   data::Batch batch;
-  for (int64_t j = 0; j < microbatches; ++j) {
-    communicator_.progress();
-    load(j, batch);
+  Execution execution{.training = false, .loss_scale = 0, .batch = {}, .done = {}, .last_backward = -1, .observer = {}};
+  execution.batch = [&](int64_t microbatch) -> data::Batch& {
+    load(microbatch, batch);
     counted += batch.counted;
-    InFlight& opened = open(j, batch);
-    model::Pass forward = pass(opened, /*training=*/false);
-    stage_->forward(forward, opened.saved, sums[0]);
-    close(j);
-  }
+    return batch;
+  };
+  std::array<ExactSum, 1> sums;
+  executor_->run(with_transfers(forward_only(microbatches), config_.mesh.pp, store_.coordinate()[Axis::pp]), execution,
+                 sums[0]);
   sum_count(communicator_.group(kBatchAxes, std::nullopt), counted);
   sum_over_ranks(communicator_.group(AxisSet::all(), std::nullopt), sums, "validation loss");
   return mean(sums[0], counted);
 }
 
 std::string Engine::first_non_finite() {
-  constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
-  int64_t looked_at = 0;
-  int64_t found_at = kNone;
+  // When a tensor arises in the model's computation, on whatever rank: phase (weights, passes, gradients of
+  // parameters), microbatch, direction, stage in that direction, tensor of the stage.
+  using Moment = std::array<int64_t, 5>;
+  constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+  const int64_t stage = store_.coordinate()[Axis::pp];
+  Moment first = {kNever};
   std::string found;
-  const model::Observer look = [&](const std::string& name, Tensor tensor) {
-    if (found_at == kNone && !device_.all_finite(tensor)) {
-      found_at = looked_at;
-      found = name;
-    }
-    ++looked_at;
+  int64_t looked_at = 0;
+  const auto look = [&](int64_t phase, const Action& action, const std::string& name, Tensor tensor) {
+    const bool forwards = action.kind == Action::Kind::forward;
+    const Moment moment = {phase, action.microbatch, forwards ? 0 : 1, forwards ? stage : -stage, looked_at++};
+    if (!(moment < first) || device_.all_finite(tensor)) return;
+    first = moment;
+    found = name;
   };
-  for (const parallel::Parameter& parameter : store_.parameters()) look(parameter.name(), parameter.weight());
-  device_.fill(store_.all_gradients(), 0);
-  observer_ = &look;
-  ExactSum loss;
-  run_actions(loss, /*reduce=*/false);
-  observer_ = nullptr;
   for (const parallel::Parameter& parameter : store_.parameters())
-    look("the gradient of " + parameter.name(), parameter.gradient());
+    look(0, Action::forward(0), parameter.name(), parameter.weight());
+  device_.fill(store_.all_gradients(), 0);
+  ExactSum loss;
+  run_microbatches(loss, /*reduce=*/false, [&](const Action& action, const std::string& name, Tensor tensor) {
+    look(1, action, name, tensor);
+  });
+  for (const parallel::Parameter& parameter : store_.parameters())
+    look(2, Action::backward(0), "the gradient of " + parameter.name(), parameter.gradient());
 
   // The earliest find wins, the lowest rank among equals; it tells the others.
   comm::ProcessGroup& world = communicator_.world();
-  std::vector<int64_t> finds(static_cast<size_t>(world.size()));
-  const std::vector<int64_t> one_each(static_cast<size_t>(world.size()), 1);
+  std::vector<Moment> finds(static_cast<size_t>(world.size()));
+  const int64_t words = std::ssize(first);
+  const std::vector<int64_t> counts(finds.size(), words);
   world
-      .all_gather(Tensor(&found_at, DType::i64, {1}), one_each, Tensor(finds.data(), DType::i64, {world.size()}),
-                  "first tensor that is not finite")
+      .all_gather(Tensor(first.data(), DType::i64, {words}), counts,
+                  Tensor(finds.data(), DType::i64, {world.size() * words}), "first tensor that is not finite")
       .wait();
   const int64_t finder = std::min_element(finds.begin(), finds.end()) - finds.begin();
-  if (finds[static_cast<size_t>(finder)] == kNone) return "no tensor of a single rank; the sum over ranks overflows";
+  if (finds[static_cast<size_t>(finder)].front() == kNever)
+    return "no tensor of a single rank; the sum over ranks overflows";
   found += " on " + communicator_.mesh().label_of(communicator_.placement().rank);
   auto length = static_cast<int64_t>(found.size());
   world.broadcast(Tensor(&length, DType::i64, {1}), finder, "length of a name").wait();

@@ -1,11 +1,9 @@
-// A rank's working parts (device, parameters, model, optimizer) and the step that they make together: forward and
-// backward by a list of actions, reduction, clipping, update.
+// A rank's working parts (device, parameters, its stage of the model, optimizer) and the step that they make together:
+// forward and backward by a list of actions, reduction, clipping, update.
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <functional>
-#include <memory>
 #include <optional>
 #include <vector>
 
@@ -19,6 +17,8 @@
 #include "lib/model/stage.h"
 #include "lib/optimizer/zero.h"
 #include "lib/parallel/parameter_store.h"
+#include "lib/pipeline/executor.h"
+#include "lib/pipeline/model_parameters.h"
 
 namespace quintet::pipeline {
 
@@ -43,6 +43,10 @@ class Engine {
   parallel::ParameterStore& parameters() { return store_; }
   optimizer::ZeroOptimizer& optimizer() { return *optimizer_; }
   device::Device& device() { return device_; }
+  comm::Communicator& communicator() { return communicator_; }
+  const Executor& executor() const { return *executor_; }
+  // All parameters, over all stages.
+  const std::vector<ModelParameter>& model_parameters() const { return model_parameters_; }
   int64_t rank() const { return communicator_.placement().rank; }
   int64_t data_rank() const;
   int64_t data_ranks() const;
@@ -58,24 +62,14 @@ class Engine {
   double evaluate(int64_t microbatches, const LoadMicrobatch& load);
 
   // Repeats the last step's passes with every tensor looked at, and names the first that is not finite: weights first,
-  // then activations, gradients of activations and of parameters as they arise, lowest rank first. Every rank calls it
-  // and gets the same words. Leaves the gradients unusable.
+  // then activations, gradients of activations and of parameters in the order of the model's computation, lowest rank
+  // first. Every rank calls it and gets the same words. Leaves the gradients unusable.
   std::string first_non_finite();
 
  private:
-  // A microbatch between its forward and its backward.
-  struct InFlight {
-    device::Arena arena;
-    model::Microbatch batch;
-    model::StageSaved saved;
-    InFlight(device::Device& device, device::MemoryLedger& ledger) : arena(device, ledger, "activations") {}
-  };
-
   void check_memory(int64_t available_bytes) const;
-  InFlight& open(int64_t microbatch, data::Batch& batch);
-  void close(int64_t microbatch);
-  model::Pass pass(InFlight& in_flight, bool training);
-  void run_actions(ExactSum& loss, bool reduce);
+  // Forward and backward of the microbatches in batches_. With `reduce`, finished gradients are reduced as they arise.
+  void run_microbatches(ExactSum& loss, bool reduce, const ActionObserver& observer);
 
   const config::Config& config_;
   comm::Communicator& communicator_;
@@ -84,14 +78,12 @@ class Engine {
   DType dtype_;
   model::RopeTable rope_;
   parallel::ParameterStore store_;
+  std::vector<ModelParameter> model_parameters_;
   std::optional<model::Stage> stage_;
   std::optional<optimizer::ZeroOptimizer> optimizer_;
-  device::Arena scratch_;
-  std::vector<std::unique_ptr<InFlight>> idle_;
-  std::vector<std::unique_ptr<InFlight>> in_flight_;  // by microbatch
-  std::vector<data::Batch> batches_;                  // of the step, on the host
+  std::optional<Executor> executor_;
+  std::vector<data::Batch> batches_;  // of the step, on the host
   double loss_scale_ = 0;
-  const model::Observer* observer_ = nullptr;
 };
 
 }  // namespace quintet::pipeline

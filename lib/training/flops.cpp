@@ -2,17 +2,23 @@
 
 namespace quintet::training {
 
-double flops_per_token(const config::Model& model, const parallel::ParameterStore& parameters) {
+double flops_per_token(const config::Model& model, std::span<const pipeline::ModelParameter> parameters) {
   double elements = 0;
-  for (const parallel::Parameter& parameter : parameters.parameters()) {
-    const bool is_lookup = parameter.name() == "position_embedding.weight" ||
-                           (parameter.name() == "embedding.weight" && !model.tie_embeddings);
-    if (parameter.spec().shape.rank() == 2 && !is_lookup)
-      elements += static_cast<double>(parameter.spec().shape.elements());
+  for (const pipeline::ModelParameter& parameter : parameters) {
+    const std::string& name = parameter.spec.name;
+    const bool is_lookup = name == "position_embedding.weight" || (name == "embedding.weight" && !model.tie_embeddings);
+    if (parameter.spec.shape.rank() == 2 && !is_lookup)
+      elements += static_cast<double>(parameter.spec.shape.elements());
   }
   const double attention = static_cast<double>(model.layers) * static_cast<double>(model.heads) *
                            static_cast<double>(model.head_dim) * static_cast<double>(model.seq_length);
   return 6.0 * (elements + attention);
+}
+
+int64_t parameter_elements(std::span<const pipeline::ModelParameter> parameters) {
+  int64_t elements = 0;
+  for (const pipeline::ModelParameter& parameter : parameters) elements += parameter.spec.shape.elements();
+  return elements;
 }
 
 }  // namespace quintet::training

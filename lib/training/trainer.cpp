@@ -94,7 +94,7 @@ class Trainer {
     engine_.emplace(config, communicator, *device_, available);
     open_folder();
     policy_.emplace(config.fault);
-    flops_per_token_ = flops_per_token(config.model, engine_->parameters());
+    flops_per_token_ = flops_per_token(config.model, engine_->model_parameters());
     show_start();
   }
 
@@ -153,7 +153,7 @@ void Trainer::open_folder() {
 void Trainer::show_start() {
   log_->info("run       {}", folder_);
   show_mesh(*log_, communicator_, device_->description());
-  show_model(*log_, config_, engine_->parameters().logical_elements(), flops_per_token_);
+  show_model(*log_, config_, parameter_elements(engine_->model_parameters()), flops_per_token_);
   show_data(*log_, data_.training, data_.validation);
   show_memory(*log_, engine_->ledger(), "before the first step");
   log_->info("note      this build saves no checkpoints; of checkpoint.* only resume is used");

@@ -261,9 +261,9 @@ void check_ring(Communicator& communicator, ProcessGroup& group, Axis axis, cons
   require_equal(second_in, values(c, c.elements, previous_world, 7), "second message", group, c);
 }
 
-void check_outstanding(Communicator& communicator, AxisSet axes, const CollectiveCase& c) {
-  ProcessGroup& counted = communicator.group(axes, Axis::dp);
-  ProcessGroup& uncounted = communicator.group(axes, std::nullopt);
+void check_outstanding(const GroupOf& group_of, const CollectiveCase& c) {
+  ProcessGroup& counted = group_of(Axis::dp);
+  ProcessGroup& uncounted = group_of(std::nullopt);
   constexpr int kOperations = 6;
   std::vector<Data> data, expected;
   for (uint64_t i = 0; i < kOperations; ++i) {
@@ -286,16 +286,81 @@ void check_outstanding(Communicator& communicator, AxisSet axes, const Collectiv
   }
 }
 
-void check_collectives(Communicator& communicator, AxisSet axes, const CollectiveCase& c) {
-  ProcessGroup& group = communicator.group(axes, Axis::ep);
+void check_collectives(Communicator& communicator, const GroupOf& group_of, const CollectiveCase& c) {
+  ProcessGroup& group = group_of(Axis::ep);
   check_all_reduce(communicator, group, Axis::ep, c);
   check_reduce_scatter(communicator, group, Axis::ep, c);
   check_all_gather(communicator, group, Axis::ep, c);
   check_broadcast(communicator, group, Axis::ep, c);
   check_all_to_all(communicator, group, Axis::ep, c);
   check_ring(communicator, group, Axis::ep, c);
-  check_outstanding(communicator, axes, c);
+  check_outstanding(group_of, c);
   group.barrier();
+}
+
+void check_collectives(Communicator& communicator, AxisSet axes, const CollectiveCase& c) {
+  const auto group_of = [&](std::optional<Axis> booked) -> ProcessGroup& { return communicator.group(axes, booked); };
+  check_collectives(communicator, group_of, c);
+}
+
+namespace {
+
+// A group's sum, and a message each way between its first and its last member.
+struct Mixed {
+  Mixed(ProcessGroup& shared, const CollectiveCase& c, uint64_t salt) : group(shared) {
+    const std::vector<Data> all = values_of_members(group, c, salt);
+    sum = own = all[static_cast<size_t>(group.rank())];
+    expected_sum = reduced(all, Reduction::sum);
+    const bool first = group.rank() == 0, last = group.rank() == group.size() - 1;
+    if (first != last) {
+      peer = first ? group.size() - 1 : 0;
+      received = blank(c.dtype, c.elements);
+      expected_received = all[static_cast<size_t>(peer)];
+    }
+  }
+  void post_sum() { handles.push_back(group.all_reduce(sum.tensor(), Reduction::sum, "a sum among others")); }
+  void post_messages() {
+    if (peer < 0) return;
+    handles.push_back(group.receive(received.tensor(), peer, "a message among others"));
+    handles.push_back(group.send(own.tensor(), peer, "a message among others"));
+  }
+  void require(const CollectiveCase& c) {
+    for (Handle& handle : handles) handle.wait();
+    require_equal(sum, expected_sum, "one of several groups' sums", group, c);
+    if (peer >= 0) require_equal(received, expected_received, "one of several groups' messages", group, c);
+  }
+
+  ProcessGroup& group;
+  int64_t peer = -1;
+  Data own, sum, received, expected_sum, expected_received;
+  std::vector<Handle> handles = {};
+};
+
+}  // namespace
+
+void check_sub_groups(Communicator& communicator, Axis axis, int64_t block_size, const CollectiveCase& c) {
+  const Mesh& mesh = communicator.mesh();
+  const int64_t place = mesh.coordinate_of(communicator.placement().rank)[axis];
+  const bool at_end = place == 0 || place == mesh.size(axis) - 1;
+  const auto block = [&](std::optional<Axis> booked) -> ProcessGroup& {
+    return communicator.block(axis, block_size, booked);
+  };
+  const auto ends = [&](std::optional<Axis> booked) -> ProcessGroup& { return communicator.ends(axis, booked); };
+  check_collectives(communicator, block, c);
+  if (at_end) check_collectives(communicator, ends, c);
+
+  std::vector<Mixed> mixed;
+  mixed.reserve(3);
+  mixed.emplace_back(communicator.group({axis}, std::nullopt), c, 11);
+  mixed.emplace_back(block(std::nullopt), c, 12);
+  if (at_end) mixed.emplace_back(ends(std::nullopt), c, 13);
+  std::vector<size_t> order(mixed.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  if (place % 2 == 1) std::reverse(order.begin(), order.end());
+  for (const size_t i : order) mixed[i].post_sum();
+  for (const size_t i : order) mixed[i].post_messages();
+  for (Mixed& each : mixed) each.require(c);
+  communicator.world().barrier();
 }
 
 }  // namespace quintet::comm

@@ -19,6 +19,9 @@ void check_all(Communicator& communicator) {
       check_collectives(communicator, {Axis::dp}, {dtype, elements, ++seed});
   // Several pieces of a mebibyte in each message.
   check_collectives(communicator, {Axis::dp}, {DType::fp64, 1300003, ++seed});
+  const int64_t ranks = communicator.placement().world_size;
+  for (const int64_t elements : {3, 1023, 40003})
+    check_sub_groups(communicator, Axis::dp, ranks % 2 == 0 ? 2 : 1, {DType::fp32, elements, ++seed});
   if (communicator.placement().rank == 0) std::puts("all collectives agree with the serial model");
 }
 

@@ -77,6 +77,47 @@ TEST_CASE("groups along any mask of axes work side by side", "[quick][comm]") {
           }) == 0);
 }
 
+TEST_CASE("blocks and ends of an axis work side by side with the axis", "[quick][comm]") {
+  const Mesh mesh(PerAxis<int64_t>{{1, 4, 3, 2, 1}}, {Axis::tp, Axis::cp, Axis::ep, Axis::dp, Axis::pp});
+  REQUIRE(run_thread_ranks(24, [&](Communicator& communicator) {
+            communicator.set_mesh(mesh);
+            communicator.set_watchdog(60);
+            uint64_t seed = 0;
+            for (const int64_t elements : {3, 997, 9001}) {
+              check_sub_groups(communicator, Axis::tp, 2, {DType::fp32, elements, ++seed});
+              check_sub_groups(communicator, Axis::pp, 1, {DType::fp64, elements, ++seed});
+              check_sub_groups(communicator, Axis::ep, 2, {DType::bf16, elements, ++seed});
+            }
+            const int64_t rank = communicator.placement().rank;
+            const auto members = communicator.block(Axis::tp, 2, std::nullopt).members();
+            QUINTET_CHECK(members.size() == 2 && members[0] == rank / 2 * 2 && members[1] == members[0] + 1);
+            QUINTET_CHECK(&communicator.block(Axis::tp, 2, {}) == &communicator.block(Axis::tp, 2, {}));
+            QUINTET_CHECK(&communicator.block(Axis::tp, 2, {}) != &communicator.block(Axis::tp, 2, Axis::tp));
+          }) == 0);
+}
+
+TEST_CASE("a second size of blocks and the ends of others are refused", "[quick][comm]") {
+  REQUIRE(run_on(4, [](Communicator& communicator) {
+            const auto refusal = [](const std::function<void()>& call) -> std::string {
+              try {
+                call();
+              } catch (const CheckFailure& failure) {
+                return failure.what();
+              }
+              return "accepted";
+            };
+            const auto contains = [](const std::string& text, const char* part) {
+              QUINTET_CHECK(text.find(part) != std::string::npos, "{}", text);
+            };
+            const int64_t rank = communicator.placement().rank;
+            contains(refusal([&] { communicator.block(Axis::dp, 3, Axis::dp); }), "blocks of 3 on axis dp of size 4");
+            communicator.block(Axis::dp, 2, Axis::dp);
+            contains(refusal([&] { communicator.block(Axis::dp, 4, {}); }), "blocks of 2 and of 4 on axis dp");
+            contains(refusal([&] { communicator.ends(Axis::dp, Axis::dp); }),
+                     rank == 0 || rank == 3 ? "accepted" : "is no member of dp ends");
+          }) == 0);
+}
+
 TEST_CASE("a sum is the left fold over ascending ranks, and no other", "[quick][comm]") {
   // ((2^53 + 1) + 1) + -2^53 is 0 in fp64; every other order of these gives 1 or 2.
   constexpr double kBig = 0x1p53;

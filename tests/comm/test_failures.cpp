@@ -99,6 +99,23 @@ TEST_CASE("a failed check names its rank", "[quick][comm]") {
   REQUIRE_THAT(outcome.message, Catch::Contains("on rank 1 (dp 1)"));
 }
 
+TEST_CASE("the watchdog's report names blocks and ends", "[quick][comm]") {
+  for (const bool block : {true, false}) {
+    const Outcome outcome = run_captured(4, 0.2, [&](Communicator& communicator) {
+      const int64_t rank = communicator.placement().rank;
+      if (rank != 0) communicator.set_watchdog(0);
+      std::vector<float> values(1);
+      if (rank == 0) {
+        ProcessGroup& group = block ? communicator.block(Axis::dp, 2, {}) : communicator.ends(Axis::dp, {});
+        group.receive(tensor_of(values), 1, "what nobody sends").wait();
+      }
+      communicator.world().barrier();
+    });
+    REQUIRE(outcome.code == 6);
+    REQUIRE_THAT(outcome.message, Catch::Contains(block ? "dp block of 2" : "dp ends"));
+  }
+}
+
 TEST_CASE("the watchdog reports who waits for whom in what", "[quick][comm]") {
   const Outcome outcome = run_captured(4, 0.2, [](Communicator& communicator) {
     const int64_t rank = communicator.placement().rank;

@@ -10,7 +10,7 @@ void require_unbuilt(const std::string& key, const std::string& value, const std
 }
 
 TEST_CASE("what is not built yet is refused by name", "[quick][config][unbuilt]") {
-  for (const std::string key : {"mesh.tp", "mesh.pp", "mesh.ep", "mesh.cp"}) require_unbuilt(key, "2", "1");
+  for (const std::string key : {"mesh.ep", "mesh.cp"}) require_unbuilt(key, "2", "1");
   require_unbuilt("device.kind", "cuda", "auto or cpu");
   require_unbuilt("parallel.pipeline.schedule", "interleaved", "gpipe or 1f1b");
   require_unbuilt("parallel.pipeline.schedule", "zero_bubble", "gpipe or 1f1b");

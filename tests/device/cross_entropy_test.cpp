@@ -1,6 +1,7 @@
 #include <catch2/catch.hpp>
 
 #include <limits>
+#include <vector>
 
 #include "lib/device/device.h"
 #include "tests/support/arrays.h"
@@ -138,6 +139,115 @@ TEMPLATE_TEST_CASE("shards of a vocabulary combine to the whole", "[quick][ops][
     CHECK(sum[t] == Approx(static_cast<double>(expected.sum_exp[t])).epsilon(kRounding<T>));
     CHECK(target[t] == static_cast<double>(expected.target_logit[t]));
   }
+}
+
+TEMPLATE_TEST_CASE("merged statistics of shards are those of the whole, and so are the gradients", "[quick][ops][loss]",
+                   float, double) {
+  using T = TestType;
+  const auto device = make_cpu_device(2);
+  const double tolerance = sizeof(T) == 4 ? 1e-6 : 1e-14;
+  // Where each shard begins; the last ends where the vocabulary does, and one of them is empty.
+  const std::vector<std::vector<int64_t>> cuts = {{0, 77}, {0, 1, 77}, {0, 30, 31, 77}, {0, 20, 20, 61, 77}};
+  for (const int64_t rows : {1, 5, 67, 9000}) {
+    const int64_t vocabulary = 77;
+    auto whole = Array<T>::random({rows, vocabulary}, static_cast<uint64_t>(rows), 2);
+    std::vector<int32_t> chosen(static_cast<size_t>(rows));
+    for (int64_t t = 0; t < rows; ++t) {
+      chosen[static_cast<size_t>(t)] = static_cast<int32_t>(t * 13 % (vocabulary + 1)) - 1;
+      // Far from 0, and each shard's maximum far from the others'.
+      for (int64_t c = 0; c < vocabulary; ++c) {
+        const int64_t level = t % 7 * 20 - c / 20 * 8;
+        whole[t * vocabulary + c] += static_cast<T>(level);
+      }
+    }
+    const auto targets = targets_of(chosen);
+    const Statistics<T> expected(rows);
+    device->cross_entropy_statistics(statistics_op(whole, targets, 0, vocabulary, expected));
+    auto whole_gradient = whole;
+    device->cross_entropy_gradient({.logits = whole_gradient,
+                                    .targets = targets,
+                                    .vocabulary_start = 0,
+                                    .valid = vocabulary,
+                                    .maximum = expected.maximum,
+                                    .sum_exp = expected.sum_exp,
+                                    .scale = 0.5});
+    for (const std::vector<int64_t>& starts : cuts) {
+      const auto count = static_cast<int64_t>(starts.size()) - 1;
+      const Array<T> shards({count, 3, rows});
+      std::vector<Array<T>> logits;
+      const auto width = [&](int64_t s) { return starts[static_cast<size_t>(s) + 1] - starts[static_cast<size_t>(s)]; };
+      for (int64_t s = 0; s < count; ++s) {
+        const int64_t start = starts[static_cast<size_t>(s)], columns = width(s) + 2;  // two of padding
+        Array<T> part({rows, columns});
+        for (int64_t t = 0; t < rows; ++t) {
+          for (int64_t c = 0; c < width(s); ++c) part[t * columns + c] = whole[t * vocabulary + start + c];
+        }
+        T* place = shards.data() + s * 3 * rows;
+        const Tensor maximum(place, kDTypeOf<T>, {rows}), sum_exp(place + rows, kDTypeOf<T>, {rows}),
+            target_logit(place + 2 * rows, kDTypeOf<T>, {rows});
+        device->cross_entropy_statistics({.logits = part,
+                                          .targets = targets,
+                                          .vocabulary_start = start,
+                                          .valid = width(s),
+                                          .maximum = maximum,
+                                          .sum_exp = sum_exp,
+                                          .target_logit = target_logit});
+        logits.push_back(part);
+      }
+      const Statistics<T> merged(rows);
+      device->cross_entropy_merge({.shards = shards,
+                                   .maximum = merged.maximum,
+                                   .sum_exp = merged.sum_exp,
+                                   .target_logit = merged.target_logit});
+      INFO(rows << " rows in " << count << " shards");
+      CHECK(same_bits(merged.maximum, expected.maximum));
+      CHECK(same_bits(merged.target_logit, expected.target_logit));
+      CHECK(difference(merged.sum_exp, expected.sum_exp) < tolerance);
+      if (count == 1) CHECK(same_bits(merged.sum_exp, expected.sum_exp));
+
+      for (int64_t s = 0; s < count; ++s) {
+        const int64_t start = starts[static_cast<size_t>(s)], columns = width(s) + 2;
+        Array<T>& part = logits[static_cast<size_t>(s)];
+        device->cross_entropy_gradient({.logits = part,
+                                        .targets = targets,
+                                        .vocabulary_start = start,
+                                        .valid = width(s),
+                                        .maximum = merged.maximum,
+                                        .sum_exp = merged.sum_exp,
+                                        .scale = 0.5});
+        Array<T> expected_columns({rows, columns});
+        for (int64_t t = 0; t < rows; ++t) {
+          for (int64_t c = 0; c < width(s); ++c)
+            expected_columns[t * columns + c] = whole_gradient[t * vocabulary + start + c];
+        }
+        CHECK(difference(part, expected_columns) < tolerance);
+      }
+    }
+  }
+}
+
+TEMPLATE_TEST_CASE("a shard without weight adds nothing to a merge, and NaN stays visible", "[quick][ops][loss]", float,
+                   double) {
+  using T = TestType;
+  const auto device = make_cpu_device(1);
+  constexpr T kInfinity = std::numeric_limits<T>::infinity(), kNan = std::numeric_limits<T>::quiet_NaN();
+  // Rows: an empty shard first, none of any weight, a NaN in an empty and in a full shard, an overflow, far apart.
+  const auto shards =
+      Array<T>::of({2, 3, 6}, std::vector<T>{-kInfinity, -kInfinity, -kInfinity, 2,    kInfinity, 500,   //
+                                             0,          0,          kNan,       kNan, kNan,      2,     //
+                                             0,          0,          0,          0,    0,         499,   //
+                                             5,          -kInfinity, 1,          3,    1,         -500,  //
+                                             3,          0,          2,          2,    2,         2,     //
+                                             4,          0,          0,          0,    0,         0});
+  const Statistics<T> merged(6);
+  device->cross_entropy_merge(
+      {.shards = shards, .maximum = merged.maximum, .sum_exp = merged.sum_exp, .target_logit = merged.target_logit});
+  CHECK(same_bits(merged.maximum, Array<T>::of({6}, std::vector<T>{5, -kInfinity, 1, 3, kInfinity, 500})));
+  CHECK(same_bits(merged.target_logit, Array<T>::of({6}, std::vector<T>{4, 0, 0, 0, 0, 499})));
+  CHECK(merged.sum_exp[0] == 3);
+  CHECK(merged.sum_exp[1] == 0);
+  for (const int64_t t : {2, 3, 4}) CHECK(std::isnan(merged.sum_exp[t]));
+  CHECK(merged.sum_exp[5] == 2);
 }
 
 TEMPLATE_TEST_CASE("extreme logits neither overflow nor poison their row", "[quick][ops][loss]", float, double) {

@@ -43,6 +43,32 @@ TEST_CASE("the groups of any set of axes cover the world once, and their members
   }
 }
 
+TEST_CASE("a block is consecutive places of its axis, and the blocks share the axis out", "[quick][mesh]") {
+  const Mesh mesh({{2, 6, 2, 1, 1}}, {Axis::dp, Axis::tp, Axis::cp, Axis::ep, Axis::pp});
+  REQUIRE(mesh.block_of(0, Axis::tp, 3) == std::vector<int64_t>{0, 2, 4});
+  REQUIRE(mesh.block_of(7, Axis::tp, 3) == std::vector<int64_t>{7, 9, 11});
+  REQUIRE(mesh.block_of(21, Axis::tp, 2) == std::vector<int64_t>{21, 23});
+  for (int64_t rank = 0; rank < mesh.world_size(); ++rank) {
+    REQUIRE(mesh.block_of(rank, Axis::tp, 1) == std::vector<int64_t>{rank});
+    REQUIRE(mesh.block_of(rank, Axis::tp, 6) == mesh.group_of(rank, {Axis::tp}));
+    for (const int64_t size : {2, 3}) {
+      const std::vector<int64_t> block = mesh.block_of(rank, Axis::tp, size);
+      for (const int64_t member : block) {
+        REQUIRE(mesh.block_of(member, Axis::tp, size) == block);
+        REQUIRE(mesh.coordinate_of(member)[Axis::tp] / size == mesh.coordinate_of(rank)[Axis::tp] / size);
+      }
+    }
+  }
+  REQUIRE_THROWS_AS(mesh.block_of(0, Axis::tp, 4), CheckFailure);
+}
+
+TEST_CASE("the ends of an axis are its first and last rank, for every rank along it", "[quick][mesh]") {
+  const Mesh mesh({{1, 2, 4, 1, 2}}, kOrder);  // pp strides 4
+  for (const int64_t rank : {1, 5, 9, 13}) REQUIRE(mesh.ends_of(rank, Axis::pp) == std::vector<int64_t>{1, 13});
+  REQUIRE(mesh.ends_of(14, Axis::tp) == std::vector<int64_t>{14, 15});
+  REQUIRE(mesh.ends_of(14, Axis::dp) == std::vector<int64_t>{14});
+}
+
 TEST_CASE("labels name the axes of more than one rank", "[quick][mesh]") {
   REQUIRE(Mesh(kSizes, kOrder).label_of(23) == "rank 23 (dp 1, tp 2, pp 1, cp 1)");
   REQUIRE(Mesh({{1, 1, 1, 1, 1}}, kOrder).label_of(0) == "rank 0");

@@ -88,8 +88,8 @@ TEST_CASE("matrices decay and vectors do not", "[quick][parallel]") {
   add_some(store);
   REQUIRE(store.parameters()[0].decays());
   REQUIRE(!store.parameters()[1].decays());
-  REQUIRE(store.parameters()[0].replicated_over(mesh) == AxisSet{Axis::dp, Axis::tp});
-  REQUIRE(store.parameters()[2].replicated_over(mesh) == AxisSet{Axis::dp});
+  REQUIRE(store.parameters()[0].tensor_replicas(mesh) == 2);
+  REQUIRE(store.parameters()[2].tensor_replicas(mesh) == 1);
   REQUIRE(store.parameters()[2].shape() == Shape{4, 6});
 }
 

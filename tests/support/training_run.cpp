@@ -5,9 +5,12 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <iterator>
 #include <limits>
 
 #include <catch2/catch.hpp>
+
+#include <fmt/core.h>
 
 #include "lib/base/random.h"
 #include "lib/comm/communicator.h"
@@ -39,14 +42,41 @@ std::string corpus() {
   return text;
 }
 
-NamedValues copy_out(const parallel::ParameterStore& store, Tensor (parallel::Parameter::*view)() const) {
+bool starts_with(const std::string& text, std::string_view start) { return text.compare(0, start.size(), start) == 0; }
+
+// The whole tensors, on rank 0.
+NamedValues copy_out(pipeline::Engine& engine, pipeline::WholeParameters::View view) {
+  pipeline::WholeParameters whole(engine.model_parameters(), engine.communicator(), engine.device(),
+                                  engine.parameters());
   NamedValues values;
-  for (const parallel::Parameter& parameter : store.parameters())
-    visit_compute_type(store.dtype(), [&]<typename T>() {
-      const std::span<T> span = (parameter.*view)().template span<T>();
-      values[parameter.name()].assign(span.begin(), span.end());
+  for (const pipeline::ModelParameter& parameter : engine.model_parameters()) {
+    const Tensor tensor = whole.gather(parameter.spec.name, view);
+    if (!tensor) continue;
+    visit_compute_type(tensor.dtype(), [&]<typename T>() {
+      const std::span<T> span = tensor.span<T>();
+      values[parameter.spec.name].assign(span.begin(), span.end());
     });
+  }
   return values;
+}
+
+// RankView::strays of the engine's rank.
+int64_t count_strays(pipeline::Engine& engine, const NamedValues& weights) {
+  const parallel::ParameterStore& store = engine.parameters();
+  int64_t strays = 0;
+  for (const parallel::Parameter& parameter : store.parameters()) {
+    const std::vector<double>& whole = weights.at(parameter.name());
+    visit_compute_type(store.dtype(), [&]<typename T>() {
+      const std::span<T> own = parameter.weight().span<T>();
+      for (int64_t i = 0; i < std::ssize(own); ++i) {
+        const int64_t element = parallel::global_element(parameter.spec(), store.mesh(), store.coordinate(), i);
+        const double expected = element == parallel::kPadding ? 0 : whole[static_cast<size_t>(element)];
+        const auto value = static_cast<double>(own[static_cast<size_t>(i)]);
+        if (std::memcmp(&value, &expected, sizeof value) != 0) ++strays;
+      }
+    });
+  }
+  return strays;
 }
 
 void train_rank(const config::Config& config, comm::Communicator& communicator, Run& run) {
@@ -63,7 +93,13 @@ void train_rank(const config::Config& config, comm::Communicator& communicator, 
   data::Split split = data::open_split(options, {.fraction = std::get<double>(config.data.validation)});
 
   const bool speaks = communicator.placement().rank == 0;
-  if (speaks) run.initial_weights = copy_out(engine.parameters(), &parallel::Parameter::weight);
+  RankView& view = run.ranks[static_cast<size_t>(communicator.placement().rank)];
+  view.coordinate = engine.parameters().coordinate();
+  const auto keep = [&](NamedValues& values, pipeline::WholeParameters::View view) {
+    NamedValues found = copy_out(engine, view);
+    if (speaks) values = std::move(found);
+  };
+  keep(run.initial_weights, &parallel::Parameter::weight);
   data::BatchPlace place{
       .data_rank = engine.data_rank(), .data_ranks = engine.data_ranks(), .size = config.train.micro_batch_size};
   for (int64_t step = 1; step <= config.train.steps; ++step) {
@@ -72,22 +108,28 @@ void train_rank(const config::Config& config, comm::Communicator& communicator, 
       place.base = (step - 1) * config.train.global_batch_size;
       place.microbatch = microbatch;
       data::fill_batch(split.training, place, batch);
+      for (int64_t sample = 0; sample < batch.size; ++sample)
+        view.ordinals.push_back(batch.rows[static_cast<size_t>(sample * batch.sequence_length)] /
+                                batch.sequence_length);
     });
     if (step == 1) {
       engine.optimizer().gather_gradients();
-      if (speaks) run.gradients = copy_out(engine.parameters(), &parallel::Parameter::gradient);
+      keep(run.gradients, &parallel::Parameter::gradient);
     }
     engine.update(optimizer::learning_rate(config.optimizer, config.schedule, step), found);
-    PerAxis<int64_t> bytes = communicator.traffic().bytes;
-    communicator.world()
-        .all_reduce(Tensor(bytes.values.data(), DType::i64, {kAxisCount}), comm::Reduction::max, "bytes")
-        .wait();
+    comm::Traffic traffic = communicator.traffic();
+    for (PerAxis<int64_t>* counts : {&traffic.bytes, &traffic.operations})
+      communicator.world()
+          .all_reduce(Tensor(counts->values.data(), DType::i64, {kAxisCount}), comm::Reduction::max, "traffic")
+          .wait();
     if (!speaks) continue;
     run.losses.push_back(found.loss);
     run.norms.push_back(found.norm);
     run.counted.push_back(found.counted);
-    run.comm_bytes.push_back(bytes);
+    run.comm_bytes.push_back(traffic.bytes);
+    run.operations.push_back(traffic.operations);
   }
+  view.peak_by_owner = engine.ledger().peak_by_owner();
   const int64_t samples =
       std::min(config.train.eval_steps * config.train.global_batch_size, split.validation->windows());
   place.base = 0;
@@ -97,9 +139,10 @@ void train_rank(const config::Config& config, comm::Communicator& communicator, 
                                               place.microbatch = microbatch;
                                               data::fill_batch(*split.validation, place, batch);
                                             });
-  if (!speaks) return;
-  run.validation_loss = validation;
-  run.weights = copy_out(engine.parameters(), &parallel::Parameter::weight);
+  keep(run.weights, &parallel::Parameter::weight);
+  if (speaks) run.validation_loss = validation;
+  communicator.world().barrier();  // run.weights is there
+  view.strays = count_strays(engine, run.weights);
 }
 
 bool close(double a, double b, double tol) { return std::abs(a - b) <= tol * std::abs(b); }
@@ -110,6 +153,8 @@ bool same_bits(const std::vector<double>& a, const std::vector<double>& b) {
 
 }  // namespace
 
+std::string Sizes::text() const { return fmt::format("dp {}, tp {}, pp {}", dp, tp, pp); }
+
 config::Config tiny_config(const std::vector<std::string>& overrides, int64_t ranks) {
   return config::load_from_string(kTinyModel, "tiny.yaml", overrides, ranks);
 }
@@ -119,16 +164,38 @@ Run train(const std::vector<std::string>& overrides, int64_t ranks) {
   return train_on(folder.write("text.txt", corpus()), overrides, ranks);
 }
 
+Run train(const std::vector<std::string>& overrides, const Sizes& sizes) {
+  INFO(sizes.text());
+  return train(with(overrides, {fmt::format("mesh.dp={}", sizes.dp), fmt::format("mesh.tp={}", sizes.tp),
+                                fmt::format("mesh.pp={}", sizes.pp)}),
+               sizes.ranks());
+}
+
 Run train_on(const std::string& text_file, const std::vector<std::string>& overrides, int64_t ranks) {
   const config::Config config = tiny_config(with(overrides, {"data.train=" + text_file}), ranks);
   Run run;
+  run.ranks.resize(static_cast<size_t>(ranks));
   const int code =
       comm::run_thread_ranks(ranks, [&](comm::Communicator& communicator) { train_rank(config, communicator, run); });
   REQUIRE(code == 0);
   return run;
 }
 
+const Run& References::of(const std::vector<std::string>& overrides) {
+  std::vector<std::string> plain;
+  std::copy_if(overrides.begin(), overrides.end(), std::back_inserter(plain), [](const std::string& one) {
+    return !starts_with(one, "mesh.") && !starts_with(one, "parallel.") && !starts_with(one, "train.micro_batch_size=");
+  });
+  const auto found = runs_.find(plain);
+  return found != runs_.end() ? found->second : runs_.emplace(plain, train(plain)).first->second;
+}
+
 void require_equal_training(const Run& run, const Run& reference, double tol) {
+  for (const Run* one : {&run, &reference})
+    for (size_t rank = 0; rank < one->ranks.size(); ++rank) {
+      INFO("rank " << rank);
+      REQUIRE(one->ranks[rank].strays == 0);
+    }
   REQUIRE(run.losses.size() == reference.losses.size());
   for (size_t i = 0; i < run.losses.size(); ++i) {
     INFO("step " << i + 1);
@@ -177,15 +244,15 @@ std::vector<std::string> llama() {
 }
 
 std::vector<std::string> qwen3() {
-  return with(llama(), {"model.qk_norm=true", "model.head_dim=24", "model.heads=3", "model.kv_heads=1",
-                        "model.tie_embeddings=true", "model.rope_theta=1000000.0"});
+  return with(llama(), {"model.qk_norm=true", "model.head_dim=24", "model.kv_heads=1", "model.tie_embeddings=true",
+                        "model.rope_theta=1000000.0"});
 }
 
 std::vector<std::string> with(std::vector<std::string> overrides, const std::vector<std::string>& more) {
   for (const std::string& one : more) {
     const std::string key = one.substr(0, one.find('=') + 1);
     overrides.erase(std::remove_if(overrides.begin(), overrides.end(),
-                                   [&](const std::string& old) { return old.compare(0, key.size(), key) == 0; }),
+                                   [&](const std::string& old) { return starts_with(old, key); }),
                     overrides.end());
     overrides.push_back(one);
   }

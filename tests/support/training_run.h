@@ -13,14 +13,32 @@ namespace quintet::testing {
 
 using NamedValues = std::map<std::string, std::vector<double>>;
 
-// What rank 0 saw; `comm_bytes` is the maximum over ranks.
+// What one rank saw.
+struct RankView {
+  Coordinate coordinate;
+  std::vector<int64_t> ordinals;                 // of the samples that it read for training, in the order read
+  std::map<std::string, int64_t> peak_by_owner;  // bytes of memory
+  // Elements of its parameters that after the last step are not the bits of the model's, padding that is not zero
+  // included. 0 where all copies of a parameter are the same.
+  int64_t strays = 0;
+};
+
+// What rank 0 saw, and a few things of each rank; traffic is the maximum over ranks, axis by axis.
 struct Run {
   std::vector<double> losses, norms;  // of each step
   std::vector<int64_t> counted;       // tokens of each step
-  std::vector<PerAxis<int64_t>> comm_bytes;
+  std::vector<PerAxis<int64_t>> comm_bytes, operations;
   NamedValues initial_weights, weights;  // before the first step, after the last
   NamedValues gradients;                 // of the first step, over the whole batch, before clipping
   double validation_loss = 0;            // after the last step
+  std::vector<RankView> ranks;           // by rank
+};
+
+// The sizes of a mesh's axes.
+struct Sizes {
+  int64_t dp = 1, tp = 1, pp = 1;
+  int64_t ranks() const { return dp * tp * pp; }
+  std::string text() const;  // "dp 2, tp 1, pp 4"
 };
 
 // The smallest model that has every part: GPT-2's shape, 4 layers of 64, 8 sequences of 32 a step, fp64, 5 steps.
@@ -29,11 +47,22 @@ config::Config tiny_config(const std::vector<std::string>& overrides, int64_t ra
 
 // Trains on `ranks` thread ranks. A failure of any rank fails the test.
 Run train(const std::vector<std::string>& overrides, int64_t ranks = 1);
+Run train(const std::vector<std::string>& overrides, const Sizes& sizes);
 // The same on a text of the caller's.
 Run train_on(const std::string& text_file, const std::vector<std::string>& overrides, int64_t ranks = 1);
 
+// One-rank runs to compare with, each trained once.
+class References {
+ public:
+  // Of what `overrides` ask for, but for mesh, parallelism and microbatches.
+  const Run& of(const std::vector<std::string>& overrides);
+
+ private:
+  std::map<std::vector<std::string>, Run> runs_;
+};
+
 // DESIGN's rule: loss and norm within tol * |b| at every step, gradients within tol * max(max|b|, g) where
-// g = grad_norm / sqrt(number of parameters). `tol` is 1e-10 in fp64 and 1e-5 in fp32.
+// g = grad_norm / sqrt(number of parameters). `tol` is 1e-10 in fp64 and 1e-5 in fp32. No rank of either may have strays.
 void require_equal_training(const Run& run, const Run& reference, double tol);
 // Every loss, norm, gradient and weight, bit by bit.
 void require_same_bits(const Run& run, const Run& reference);

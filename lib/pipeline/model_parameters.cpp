@@ -1,0 +1,76 @@
+#include "lib/pipeline/model_parameters.h"
+
+#include <cstring>
+
+#include "lib/pipeline/stage_split.h"
+
+namespace quintet::pipeline {
+
+model::StagePart part_of_stage(const config::Config& config, int64_t stage) {
+  const std::vector<int64_t> layers = layers_of_stages(config);
+  model::StagePart part{.first_layer = 0,
+                        .layers = layers[static_cast<size_t>(stage)],
+                        .is_first = stage == 0,
+                        .is_last = stage + 1 == config.mesh.pp};
+  for (int64_t before = 0; before < stage; ++before) part.first_layer += layers[static_cast<size_t>(before)];
+  return part;
+}
+
+std::vector<ModelParameter> model_parameters(const config::Config& config, const Mesh& mesh) {
+  const model::RopeTable no_table;
+  std::vector<ModelParameter> all;
+  for (int64_t stage = 0; stage < config.mesh.pp; ++stage) {
+    Coordinate coordinate;
+    coordinate[Axis::pp] = stage;
+    parallel::ParameterStore store(mesh, coordinate);
+    const model::Stage declared(store, config, no_table, part_of_stage(config, stage));
+    for (const parallel::Parameter& parameter : store.parameters())
+      if (parallel::is_first_holder(parameter.spec(), mesh, coordinate)) all.push_back({parameter.spec(), stage});
+  }
+  return all;
+}
+
+WholeParameters::WholeParameters(const std::vector<ModelParameter>& all, comm::Communicator& communicator,
+                                 device::Device& device, const parallel::ParameterStore& own)
+    : communicator_(communicator), device_(device) {
+  for (const ModelParameter& parameter : all) all_.emplace(parameter.spec.name, parameter);
+  for (const parallel::Parameter& parameter : own.parameters()) own_.emplace(parameter.name(), &parameter);
+}
+
+Tensor WholeParameters::gather(const std::string& name, View view) {
+  const ModelParameter& parameter = all_.at(name);
+  const Mesh& mesh = communicator_.mesh();
+  const int64_t rank = communicator_.placement().rank;
+  const Shape shape = parallel::shard_shape(parameter.spec, mesh);
+  DType dtype = DType::fp32;
+  for (int64_t place_along_tp = 0; place_along_tp < mesh.size(Axis::tp); ++place_along_tp) {
+    Coordinate holder;
+    holder[Axis::tp] = place_along_tp;
+    holder[Axis::pp] = parameter.stage;
+    if (!parallel::is_first_holder(parameter.spec, mesh, holder)) continue;
+    const int64_t from = mesh.rank_of(holder);
+    if (rank != 0 && rank != from) continue;
+    const Tensor any = (own_.begin()->second->*view)();  // for its type
+    dtype = any.dtype();
+    shard_.resize(static_cast<size_t>(shape.elements() * size_of(dtype)));
+    const Tensor shard(shard_.data(), dtype, shape);
+    if (rank == from) device_.copy((own_.at(name)->*view)(), shard);
+    if (rank != from) communicator_.world().receive(shard, from, "shard of " + name).wait();
+    if (rank == 0) place(parameter, holder, shard);
+    if (rank == from && rank != 0) communicator_.world().send(shard, 0, "shard of " + name).wait();
+  }
+  return rank == 0 ? Tensor(whole_.data(), dtype, parameter.spec.shape) : Tensor{};
+}
+
+void WholeParameters::place(const ModelParameter& parameter, const Coordinate& holder, Tensor shard) {
+  const auto element_bytes = static_cast<size_t>(size_of(shard.dtype()));
+  whole_.resize(static_cast<size_t>(parameter.spec.shape.elements()) * element_bytes);
+  for (int64_t i = 0; i < shard.elements(); ++i) {
+    const int64_t element = parallel::global_element(parameter.spec, communicator_.mesh(), holder, i);
+    if (element == parallel::kPadding) continue;
+    std::memcpy(whole_.data() + static_cast<size_t>(element) * element_bytes,
+                shard_.data() + static_cast<size_t>(i) * element_bytes, element_bytes);
+  }
+}
+
+}  // namespace quintet::pipeline

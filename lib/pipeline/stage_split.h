@@ -1,0 +1,26 @@
+// Which stage of a pipeline holds how many layers.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "lib/config/config.h"
+
+namespace quintet::pipeline {
+
+// Forward work of a dense model's parts in FLOPs per token; a multiply-add counts 2, and attention looks at half of the
+// positions, as it is causal. Norms and activations are left out: they are small beside the matrices.
+struct ForwardCosts {
+  double embedding;  // on the first stage
+  double layer;
+  double head;  // on the last stage
+};
+ForwardCosts forward_costs(const config::Model& model);
+
+// Layers of each stage, at least one, with the smallest cost of the slowest stage. Needs layers >= stages.
+std::vector<int64_t> split_layers(const config::Model& model, int64_t stages);
+
+// Layers of each stage of a run: as the config says, else split_layers().
+std::vector<int64_t> layers_of_stages(const config::Config& config);
+
+}  // namespace quintet::pipeline

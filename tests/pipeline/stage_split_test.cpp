@@ -1,0 +1,124 @@
+#include "lib/pipeline/stage_split.h"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+
+#include <catch2/catch.hpp>
+
+#include "lib/base/error.h"
+#include "lib/base/random.h"
+
+namespace quintet::pipeline {
+namespace {
+
+using Split = std::vector<int64_t>;
+
+config::Model model(int64_t layers, int64_t vocab_size) {
+  config::Model model;
+  model.layers = layers;
+  model.vocab_size = vocab_size;
+  model.seq_length = 16;
+  model.hidden_size = 8;
+  model.heads = 4;
+  model.kv_heads = 2;
+  model.head_dim = 3;
+  model.ffn_hidden_size = 20;
+  model.activation = config::Activation::gelu;
+  model.position = config::Position::rope;
+  return model;
+}
+
+int64_t total(const Split& split) { return std::accumulate(split.begin(), split.end(), int64_t{0}); }
+
+// The cost of the slowest stage.
+double slowest(const ForwardCosts& costs, const Split& split) {
+  double most = 0;
+  for (size_t stage = 0; stage < split.size(); ++stage) {
+    double cost = static_cast<double>(split[stage]) * costs.layer;
+    if (stage == 0) cost += costs.embedding;
+    if (stage == split.size() - 1) cost += costs.head;
+    most = std::max(most, cost);
+  }
+  return most;
+}
+
+// Of all splits that begin with `begun` and go on with at least one layer a stage.
+double best_of_all(const ForwardCosts& costs, int64_t layers, int64_t stages, Split begun = {}) {
+  const int64_t left = layers - total(begun), stages_left = stages - std::ssize(begun);
+  begun.push_back(left);
+  if (stages_left == 1) return slowest(costs, begun);
+  double best = std::numeric_limits<double>::infinity();
+  for (begun.back() = 1; begun.back() <= left - (stages_left - 1); ++begun.back())
+    best = std::min(best, best_of_all(costs, layers, stages, begun));
+  return best;
+}
+
+}  // namespace
+
+TEST_CASE("the forward costs of a model count its matrices", "[quick][pipeline]") {
+  config::Model small = model(2, 50);
+  ForwardCosts costs = forward_costs(small);
+  CHECK(costs.embedding == 8);
+  // q and output 8 x 12, k and v 8 x 6, up and down 8 x 20; scores and their use over half of 16 positions.
+  CHECK(costs.layer == 2 * (2 * 96 + 2 * 48 + 2 * 160) + 2 * 2 * 12 * 8);
+  CHECK(costs.head == 2 * 50 * 8);
+  small.activation = config::Activation::swiglu;
+  small.position = config::Position::learned;
+  costs = forward_costs(small);
+  CHECK(costs.embedding == 16);
+  CHECK(costs.layer == 2 * (2 * 96 + 2 * 48 + 3 * 160) + 2 * 2 * 12 * 8);
+}
+
+TEST_CASE("six layers on four stages are all trained", "[quick][pipeline][B16]") {
+  const Split split = split_layers(model(6, 50), 4);
+  CHECK(total(split) == 6);
+  CHECK(split == Split{1, 2, 2, 1});  // the embedding and the head lighten the ends
+}
+
+TEST_CASE("a split leaves no layer out and no stage empty", "[quick][pipeline][B16]") {
+  for (uint64_t draw = 0; draw < 200; ++draw) {
+    const PhiloxBlock random = philox(16, draw, 0);
+    const int64_t stages = 1 + random[0] % 12, layers = stages + random[1] % 60, vocab = 1 + random[2] % 4000;
+    CAPTURE(stages, layers, vocab);
+    const Split split = split_layers(model(layers, vocab), stages);
+    REQUIRE(std::ssize(split) == stages);
+    REQUIRE(total(split) == layers);
+    REQUIRE(*std::min_element(split.begin(), split.end()) >= 1);
+  }
+}
+
+TEST_CASE("no split has a faster slowest stage", "[quick][pipeline]") {
+  for (uint64_t draw = 0; draw < 150; ++draw) {
+    const PhiloxBlock random = philox(17, draw, 0);
+    const int64_t stages = 1 + random[0] % 5, layers = stages + random[1] % 9, vocab = 1 + random[2] % 700;
+    CAPTURE(stages, layers, vocab);
+    const config::Model drawn = model(layers, vocab);
+    const ForwardCosts costs = forward_costs(drawn);
+    REQUIRE(slowest(costs, split_layers(drawn, stages)) == best_of_all(costs, layers, stages));
+  }
+}
+
+TEST_CASE("a large vocabulary moves layers off the last stage", "[quick][pipeline]") {
+  const ForwardCosts costs = forward_costs(model(8, 50));
+  CHECK(split_layers(model(8, 1), 2) == Split{4, 4});
+  const auto vocab_of_three_layers = static_cast<int64_t>(3 * costs.layer / 16);
+  CHECK(split_layers(model(8, vocab_of_three_layers), 2) == Split{5, 3});
+  CHECK(split_layers(model(8, 100000), 2) == Split{7, 1});
+  CHECK(split_layers(model(9, 100000), 3) == Split{4, 4, 1});
+}
+
+TEST_CASE("fewer layers than stages are not split", "[quick][pipeline]") {
+  CHECK_THROWS_AS(split_layers(model(3, 50), 4), CheckFailure);
+}
+
+TEST_CASE("an explicit split of layers is taken as it is", "[quick][pipeline]") {
+  config::Config config;
+  config.model = model(6, 50);
+  config.mesh.pp = 3;
+  CHECK(layers_of_stages(config) == split_layers(config.model, 3));
+  config.parallel.pipeline.layers_per_stage = Split{3, 1, 2};
+  CHECK(layers_of_stages(config) == Split{3, 1, 2});
+}
+
+}  // namespace quintet::pipeline
