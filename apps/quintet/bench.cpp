@@ -174,6 +174,38 @@ int bench_collectives(const Options& options, comm::Communicator& communicator) 
   return 0;
 }
 
+// How near `seconds` for a step's passes come to what its stages allow: m * slowest + the others, to fill and drain the
+// pipeline (Narayanan et al. 2021, section 2.2). Every rank calls it with its own computing time of one microbatch.
+void show_pipeline(comm::Communicator& communicator, int64_t microbatches, double own_seconds, double seconds) {
+  const Mesh& mesh = communicator.mesh();
+  comm::ProcessGroup& world = communicator.world();
+  std::vector<double> of_ranks(static_cast<size_t>(world.size()));
+  const std::vector<int64_t> counts(of_ranks.size(), 1);
+  world
+      .all_gather(Tensor(&own_seconds, DType::fp64, {1}), counts, Tensor(of_ranks.data(), DType::fp64, {world.size()}),
+                  "stage times")
+      .wait();
+  if (world.rank() != 0 || mesh.size(Axis::pp) == 1) return;
+  double slowest = 0, all = 0;
+  std::string text;
+  for (int64_t stage = 0; stage < mesh.size(Axis::pp); ++stage) {
+    Coordinate coordinate;
+    coordinate[Axis::pp] = stage;
+    const double time = of_ranks[static_cast<size_t>(mesh.rank_of(coordinate))];
+    slowest = std::max(slowest, time);
+    all += time;
+    text += fmt::format("{}{:.2f}", stage == 0 ? "" : " + ", 1e3 * time);
+  }
+  const double bound = static_cast<double>(microbatches - 1) * slowest + all;
+  fmt::print("pipeline: stages of {} ms a microbatch; {} microbatches take {:.1f} ms, at best {:.1f}: {:.1f}%\n", text,
+             microbatches, 1e3 * seconds, 1e3 * bound, 100 * bound / seconds);
+}
+
+double median_of(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
 // Whole steps on random tokens: no data, no outputs.
 int bench_step(const Options& options, comm::Communicator& communicator) {
   const config::Config config = config::load(options.config, options.overrides, communicator.placement().world_size);
@@ -197,18 +229,28 @@ int bench_step(const Options& options, comm::Communicator& communicator) {
       batch.rows.push_back(row);
     }
   };
-  std::vector<double> seconds;
+  std::vector<double> seconds, pass_seconds, computed;  // of steps, of their passes, of a microbatch on this stage
   for (int64_t step = 0; step < options.steps + 1; ++step) {
     communicator.world().barrier();
     const auto start = std::chrono::steady_clock::now();
+    const auto elapsed = [start] {
+      return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    };
+    const double computed_before = engine.executor().computed_seconds();
     const pipeline::Gradients gradients = engine.forward_backward(load);
+    const double passed = elapsed();
     engine.update(1e-4, gradients);
     communicator.world().barrier();
-    if (step > 0) seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+    if (step == 0) continue;
+    seconds.push_back(elapsed());
+    pass_seconds.push_back(passed);
+    computed.push_back((engine.executor().computed_seconds() - computed_before) /
+                       static_cast<double>(engine.microbatches()));
   }
+  show_pipeline(communicator, engine.microbatches(), median_of(computed), median_of(pass_seconds));
   std::sort(seconds.begin(), seconds.end());
   if (communicator.placement().rank != 0) return 0;
-  const double median = seconds[seconds.size() / 2];
+  const double median = median_of(seconds);
   const auto tokens = static_cast<double>(config.train.global_batch_size * config.model.seq_length);
   const double flops = training::flops_per_token(config.model, engine.model_parameters());
   fmt::print(

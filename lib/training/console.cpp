@@ -3,9 +3,13 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <array>
 #include <vector>
 
+#include <fmt/ranges.h>
+
 #include "lib/config/enums.h"
+#include "lib/pipeline/stage_split.h"
 
 namespace quintet::training {
 namespace {
@@ -105,11 +109,34 @@ void show_data(Log& log, const data::Dataset& training, const std::optional<data
   if (validation) show("validate  ", *validation);
 }
 
-void show_memory(Log& log, const device::MemoryLedger& ledger, const std::string& when) {
+void show_stages(Log& log, const config::Config& config) {
+  if (config.mesh.pp == 1) return;
+  const std::vector<int64_t> layers = pipeline::layers_of_stages(config);
+  log.info("stages    {} of {} layers, schedule {}", config.mesh.pp, fmt::join(layers, ", "),
+           config::name_of(config.parallel.pipeline.schedule));
+}
+
+void show_memory(Log& log, comm::Communicator& communicator, const device::MemoryLedger& ledger,
+                 const std::string& when) {
   std::string owners;
   for (const auto& [owner, bytes] : ledger.peak_by_owner())
     owners += fmt::format("{}{} {}", owners.empty() ? "" : ", ", owner, mebibytes(bytes));
-  log.info("memory    {}: {} a rank: {}", when, mebibytes(ledger.peak_bytes()), owners);
+  comm::ProcessGroup& world = communicator.world();
+  // The larger, then the lower rank.
+  std::array<int64_t, 2> fullest = {ledger.peak_bytes(), world.size() - world.rank()};
+  const auto agree = [&](size_t word) {
+    world.all_reduce(Tensor(&fullest[word], DType::i64, {1}), comm::Reduction::max, "the fullest rank").wait();
+  };
+  agree(0);
+  if (fullest[0] != ledger.peak_bytes()) fullest[1] = 0;
+  agree(1);
+  const int64_t rank = world.size() - fullest[1];
+  auto length = static_cast<int64_t>(owners.size());
+  world.broadcast(Tensor(&length, DType::i64, {1}), rank, "length of a memory table").wait();
+  owners.resize(static_cast<size_t>(length));
+  world.broadcast(Tensor(owners.data(), DType::u8, {length}), rank, "memory table").wait();
+  log.info("memory    {}: {} on {}: {}", when, mebibytes(fullest[0]),
+           world.size() == 1 ? "the rank" : communicator.mesh().label_of(rank), owners);
 }
 
 std::string step_line(const StepMetrics& metrics, int64_t steps, double seconds_left) {

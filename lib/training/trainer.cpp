@@ -81,6 +81,14 @@ struct Agreement {
   PerAxis<int64_t> comm_bytes{};
 };
 
+// "1024 bytes over dp, 0 bytes over tp, ...".
+std::string bytes_by_axis(const comm::Traffic& traffic) {
+  std::string text;
+  for (const Axis axis : kAxes)
+    text += fmt::format("{}{} bytes over {}", text.empty() ? "" : ", ", traffic.bytes[axis], name_of(axis));
+  return text;
+}
+
 class Trainer {
  public:
   Trainer(const config::Config& config, comm::Communicator& communicator)
@@ -155,7 +163,8 @@ void Trainer::show_start() {
   show_mesh(*log_, communicator_, device_->description());
   show_model(*log_, config_, parameter_elements(engine_->model_parameters()), flops_per_token_);
   show_data(*log_, data_.training, data_.validation);
-  show_memory(*log_, engine_->ledger(), "before the first step");
+  show_stages(*log_, config_);
+  show_memory(*log_, communicator_, engine_->ledger(), "before the first step");
   log_->info("note      this build saves no checkpoints; of checkpoint.* only resume is used");
   if (config_.logging.tensorboard)
     log_->info("note      this build writes no TensorBoard events; metrics.jsonl has every figure");
@@ -207,8 +216,8 @@ void Trainer::train_step(int64_t step) {
   if (metrics_) metrics_->write(metrics);
   if (logged) log_->info("{}", step_line(metrics, train.steps, seconds_left));
   log_->progress(progress_bar(metrics, train.steps, seconds_left));
-  log_->debug("step {}: {:.3f} s, {} bytes handed over dp", step, metrics.step_seconds, counted.bytes[Axis::dp]);
-  if (step == 1) show_memory(*log_, engine_->ledger(), "after the first step");
+  log_->debug("step {}: {:.3f} s, handed over {}", step, metrics.step_seconds, bytes_by_axis(counted));
+  if (step == 1) show_memory(*log_, communicator_, engine_->ledger(), "after the first step");
   if (verdict == FaultPolicy::Verdict::stop) stop_for_non_finite(step, gradients);
 }
 

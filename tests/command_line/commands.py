@@ -33,6 +33,12 @@ class Commands(CommandLineTest):
         self.assertEqual((self.folder / "runs" / "tiny" / "config.yaml").read_text(),
                          self.succeed("config", "show", copy, "train.steps=1"))
 
+    def test_config_show_groups(self):
+        text = self.succeed("config", "show", "--groups", self.config, "mesh.dp=2", "mesh.tp=2")
+        self.assertRegex(text, r"\A4 ranks: dp 2 x tp 2; numbered along tp, then dp\n"
+                               r"dp  data parallel: .*: \[0 2\] \[1 3\]\ntp  tensor parallel: .*: \[0 1\] \[2 3\]\n\Z")
+        self.assertEqual(self.succeed("config", "show", self.config, "--groups", "--world", 1), "1 rank: no groups\n")
+
     def test_config_validate(self):
         self.assertIn("tiny.yaml is valid", self.succeed("config", "validate", self.config))
         self.assertIn("tiny.yaml is valid", self.succeed("config", "validate", self.config, "--world", 4))
