@@ -125,6 +125,10 @@ class NonFinite(CommandLineTest):
         self.assertEqual([line["step"] for line in self.metrics()], [1, 2])
         self.assertTrue(self.metrics()[1]["skipped"])
 
+    def test_names_the_earliest_tensor_of_a_pipeline(self):
+        result = self.train("optimizer.learning_rate=1e30", "mesh.pp=2", **self.LAUNCH)
+        self.assert_error(result, 5, "the first tensor that is not finite is layers.0.", "on rank 0 (pp 0)")
+
     def test_is_skipped_on_demand(self):
         result = self.train("optimizer.learning_rate=1e30", "fault.on_non_finite=skip", "fault.max_skipped_steps=3",
                             **self.LAUNCH)

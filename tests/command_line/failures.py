@@ -23,6 +23,25 @@ class KilledRank(CommandLineTest):
         self.assert_gone(ranks.values())
 
 
+class KilledStage(CommandLineTest):
+    def test_ends_the_pipeline(self):
+        command = self.start_endless("mesh.tp=2", "mesh.pp=2", mpi=4)
+        ranks = command.ranks()
+        os.kill(ranks[3], signal.SIGKILL)
+        self.assert_ends(command.finish(60), 137)
+        self.assert_gone(ranks.values())
+
+
+class StandingStage(CommandLineTest):
+    def test_is_reported_by_the_watchdog(self):
+        command = self.start_endless("mesh.pp=2", "fault.watchdog_seconds=2", mpi=2)
+        ranks = command.ranks()
+        os.kill(ranks[1], signal.SIGSTOP)
+        result = command.finish(60)
+        self.assert_error(result, 6, "rank 0 (pp 0) waited 2 s for ", "rank 1 (pp 1)")
+        self.assert_gone(ranks.values())
+
+
 class StandingRank(CommandLineTest):
     def test_is_reported_by_the_watchdog(self):
         command = self.start_endless("fault.watchdog_seconds=2", mpi=4)

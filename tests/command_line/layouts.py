@@ -9,22 +9,22 @@ def untimed(lines):
 
 
 class ThreadsAndMpi(CommandLineTest):
-    def check_equal(self, ranks, zero):
+    def check_equal(self, ranks, zero, *overrides):
         folders = {}
         for launch in ("threads", "mpi"):
             folders[launch] = self.folder / f"{launch}_{ranks}_{zero}"
             folders[launch].mkdir()
             launched = {"mpi": ranks} if launch == "mpi" else {"ranks": ranks}
             result = self.train(f"parallel.zero.stage={zero}", "logging.weight_dump_steps=[10]", "train.eval_every=4",
-                                folder=folders[launch], **launched)
+                                "logging.gradient_dump_steps=[1]", *overrides, folder=folders[launch], **launched)
             self.assertEqual(result.code, 0, result)
         threads, mpi = (untimed(self.metrics(folder)) for folder in folders.values())
         self.assertEqual(len(threads), 13)
         self.assertEqual(threads, mpi)
         threads, mpi = (folder / "runs" / "tiny" for folder in folders.values())
         self.assertEqual((threads / "config.yaml").read_text(), (mpi / "config.yaml").read_text())
-        weights = "weights/step_00000010/model.safetensors"
-        self.assertEqual((threads / weights).read_bytes(), (mpi / weights).read_bytes())
+        for dump in ("weights/step_00000010/model.safetensors", "gradients/step_00000001.safetensors"):
+            self.assertEqual((threads / dump).read_bytes(), (mpi / dump).read_bytes())
 
     def test_eight_ranks_zero_1(self):
         self.check_equal(8, 1)
@@ -34,6 +34,9 @@ class ThreadsAndMpi(CommandLineTest):
 
     def test_two_ranks(self):
         self.check_equal(2, 1)
+
+    def test_a_mesh_of_three_axes(self):
+        self.check_equal(8, 1, "mesh.tp=2", "mesh.pp=2", "model.dropout=0.1")
 
 
 class DataRanks(CommandLineTest):
@@ -54,6 +57,28 @@ class DataRanks(CommandLineTest):
             for one, another in zip(losses[0], other):
                 self.assertAlmostEqual(one, another, delta=1e-10)
         self.assertLess(losses[0][-1], losses[0][0] - 0.5)
+
+
+class TensorAndPipelineRanks(CommandLineTest):
+    """Field report B55, and what a dump holds."""
+
+    def test_change_neither_counts_nor_losses_nor_dumps(self):
+        runs = {}
+        for mesh in ((1, 1), (2, 1), (1, 2), (2, 2)):
+            folder = self.folder / "tp{}_pp{}".format(*mesh)
+            result = self.train("mesh.tp={}".format(mesh[0]), "mesh.pp={}".format(mesh[1]), "precision.compute=fp64",
+                                "logging.weight_dump_steps=[0]", f"run.dir={folder}/runs", "data.validation=0.1",
+                                ranks=mesh[0] * mesh[1])
+            self.assertEqual(result.code, 0, result)
+            steps = self.steps(folder)
+            self.assertEqual([line["tokens"] for line in steps], [256 * step for step in range(1, 11)])
+            initial = (folder / "runs" / "tiny" / "weights" / "step_00000000" / "model.safetensors").read_bytes()
+            runs[mesh] = [line["loss"] for line in self.metrics(folder) if "loss" in line], initial
+        losses, initial = runs.pop((1, 1))
+        for other_losses, other_initial in runs.values():
+            self.assertEqual(initial, other_initial)
+            for one, another in zip(losses, other_losses):
+                self.assertAlmostEqual(one, another, delta=1e-10)
 
 
 class Evaluation(CommandLineTest):

@@ -93,8 +93,8 @@ void train_rank(const config::Config& config, comm::Communicator& communicator, 
   data::Split split = data::open_split(options, {.fraction = std::get<double>(config.data.validation)});
 
   const bool speaks = communicator.placement().rank == 0;
-  RankView& view = run.ranks[static_cast<size_t>(communicator.placement().rank)];
-  view.coordinate = engine.parameters().coordinate();
+  RankView& seen = run.ranks[static_cast<size_t>(communicator.placement().rank)];
+  seen.coordinate = engine.parameters().coordinate();
   const auto keep = [&](NamedValues& values, pipeline::WholeParameters::View view) {
     NamedValues found = copy_out(engine, view);
     if (speaks) values = std::move(found);
@@ -109,7 +109,7 @@ void train_rank(const config::Config& config, comm::Communicator& communicator, 
       place.microbatch = microbatch;
       data::fill_batch(split.training, place, batch);
       for (int64_t sample = 0; sample < batch.size; ++sample)
-        view.ordinals.push_back(batch.rows[static_cast<size_t>(sample * batch.sequence_length)] /
+        seen.ordinals.push_back(batch.rows[static_cast<size_t>(sample * batch.sequence_length)] /
                                 batch.sequence_length);
     });
     if (step == 1) {
@@ -129,7 +129,7 @@ void train_rank(const config::Config& config, comm::Communicator& communicator, 
     run.comm_bytes.push_back(traffic.bytes);
     run.operations.push_back(traffic.operations);
   }
-  view.peak_by_owner = engine.ledger().peak_by_owner();
+  seen.peak_by_owner = engine.ledger().peak_by_owner();
   const int64_t samples =
       std::min(config.train.eval_steps * config.train.global_batch_size, split.validation->windows());
   place.base = 0;
@@ -142,7 +142,7 @@ void train_rank(const config::Config& config, comm::Communicator& communicator, 
   keep(run.weights, &parallel::Parameter::weight);
   if (speaks) run.validation_loss = validation;
   communicator.world().barrier();  // run.weights is there
-  view.strays = count_strays(engine, run.weights);
+  seen.strays = count_strays(engine, run.weights);
 }
 
 bool close(double a, double b, double tol) { return std::abs(a - b) <= tol * std::abs(b); }

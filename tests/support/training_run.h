@@ -62,7 +62,8 @@ class References {
 };
 
 // DESIGN's rule: loss and norm within tol * |b| at every step, gradients within tol * max(max|b|, g) where
-// g = grad_norm / sqrt(number of parameters). `tol` is 1e-10 in fp64 and 1e-5 in fp32. No rank of either may have strays.
+// g = grad_norm / sqrt(number of parameters). `tol` is 1e-10 in fp64 and 1e-5 in fp32. No rank of either may have
+// strays.
 void require_equal_training(const Run& run, const Run& reference, double tol);
 // Every loss, norm, gradient and weight, bit by bit.
 void require_same_bits(const Run& run, const Run& reference);

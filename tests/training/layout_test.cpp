@@ -113,20 +113,24 @@ TEST_CASE("dropout drops the same elements on every mesh", "[quick][layouts]") {
   const std::vector<std::string> base = {"model.dropout=0.1"};
   const Run one = train(with(base, {"train.micro_batch_size=8"}));
   require_equal_training(train(with(base, {"train.micro_batch_size=2"}), 4), one, 1e-10);
+  require_equal_training(train(base, {.tp = 2, .pp = 2}), one, 1e-10);
+  require_equal_training(train(with(base, {"parallel.sequence_parallel=false"}), {.tp = 4}), one, 1e-10);
   REQUIRE(one.losses.front() != train({"train.micro_batch_size=8", "train.steps=1"}).losses.front());
 }
 
 TEST_CASE("weights after Adam steps agree between layouts", "[quick][layouts]") {
   const Run one = train(with(llama(), {"train.micro_batch_size=8"}));
-  const Run four = train(llama(), 4);
-  for (const auto& [name, expected] : one.weights) {
-    INFO(name);
-    double largest = 0, worst = 0;
-    for (size_t i = 0; i < expected.size(); ++i) {
-      largest = std::max(largest, std::abs(expected[i]));
-      worst = std::max(worst, std::abs(four.weights.at(name)[i] - expected[i]));
+  for (const Sizes& sizes : {Sizes{.dp = 4}, Sizes{.dp = 2, .tp = 2, .pp = 2}}) {
+    const Run run = train(llama(), sizes);
+    for (const auto& [name, expected] : one.weights) {
+      INFO(name << " on " << sizes.text());
+      double largest = 0, worst = 0;
+      for (size_t i = 0; i < expected.size(); ++i) {
+        largest = std::max(largest, std::abs(expected[i]));
+        worst = std::max(worst, std::abs(run.weights.at(name)[i] - expected[i]));
+      }
+      REQUIRE(worst <= 1e-8 * largest);
     }
-    REQUIRE(worst <= 1e-8 * largest);
   }
 }
 

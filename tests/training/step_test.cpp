@@ -6,7 +6,6 @@
 
 #include <catch2/catch.hpp>
 
-#include "lib/base/integers.h"
 #include "tests/support/training_run.h"
 
 namespace quintet::testing {
@@ -65,33 +64,6 @@ TEST_CASE("weight decay touches matrices and tables alone", "[quick][step]") {
     const bool is_vector = name.find("norm") != std::string::npos || name.find("bias") != std::string::npos;
     REQUIRE((values == plain.weights.at(name)) == is_vector);
   }
-}
-
-TEST_CASE("what a data rank hands over is the closed form, to the byte", "[quick][step][bytes]") {
-  for (const int64_t ranks : {2, 4, 8}) {
-    // One bucket: parameters start at multiples of 64 elements, the end is padded to a multiple of 128.
-    const Run run = train({"train.steps=1", "precision.compute=fp64"}, ranks);
-    int64_t elements = 0;
-    for (const auto& [name, values] : run.gradients)
-      elements = round_up(elements, 64) + static_cast<int64_t>(values.size());
-    elements = round_up(elements, 128);
-    const auto all_reduce_by_largest = [ranks](int64_t count) {
-      const int64_t piece = ceil_div(count, ranks);  // of the first member, that adds and hands round the most
-      return (count - piece) + piece * (ranks - 1);
-    };
-    int64_t most_words = 0;  // the two small all-reduces: token count, loss and norm
-    for (const int64_t words : {int64_t{1}, int64_t{2 * 72}}) most_words += all_reduce_by_largest(words) * 8;
-    const int64_t piece = elements / ranks;
-    const int64_t gradients = (elements - piece) * 8, weights = piece * (ranks - 1) * 8;
-    const int64_t bytes = run.comm_bytes.front()[Axis::dp];
-    INFO(ranks << " ranks hand over " << bytes);
-    REQUIRE(bytes == gradients + weights + most_words);
-    REQUIRE(run.comm_bytes.front()[Axis::tp] == 0);
-  }
-}
-
-TEST_CASE("one rank hands over nothing", "[quick][step][bytes]") {
-  REQUIRE(train({"train.steps=1"}).comm_bytes.front() == PerAxis<int64_t>{});
 }
 
 }  // namespace quintet::testing
