@@ -268,6 +268,16 @@ void check_optimizer(Review& review) {
   }
 }
 
+void check_precision(Review& review) {
+  const Precision& precision = review.config.precision;
+  if (!review.sound({"precision.compute", "precision.gradients"})) return;
+  if (precision.gradients == GradientType::bf16 && precision.compute != ComputeType::bf16) {
+    review.problem({"precision.gradients", "precision.compute"},
+                   "bf16 is narrower than precision.compute {}; choose fp32, or precision.compute bf16",
+                   name_of(precision.compute));
+  }
+}
+
 void check_rope_scaling(Review& review) {
   const Model& model = review.config.model;
   if (!model.rope_scaling) return;
@@ -392,6 +402,7 @@ void check_rules(Review& review, int64_t world_size) {
   check_batch(review);
   check_schedule(review);
   check_optimizer(review);
+  check_precision(review);
   check_rope_scaling(review);
   check_data(review);
   check_logging(review);

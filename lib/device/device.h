@@ -187,6 +187,7 @@ struct CrossEntropyGradient {
 // One contiguous run of a parameter's elements in the optimizer's flat buffers.
 struct AdamwSpan {
   Tensor weight, gradient, first_moment, second_moment;  // as many elements each
+  Tensor master;                                         // fp32, where weight is its rounding to bf16; else absent
   bool decay = false;                                    // weight decay applies
 };
 struct AdamwStep {

@@ -47,7 +47,7 @@ void Attention::project(Pass& pass, Tensor x, const Linear& linear, const parall
   if (scale == nullptr && !rotates) return;
   if (scale != nullptr) {
     saved.ready = pass.keep(shape);  // the norm's backward needs its input
-    saved.inverse_rms = pass.keep({pass.tokens(), heads});
+    saved.inverse_rms = pass.keep_statistics({pass.tokens(), heads});
   }
   pass.device.rope_norm_forward({.input = saved.projected,
                                  .scale = scale != nullptr ? scale->weight() : Tensor{},
@@ -86,7 +86,7 @@ void Attention::forward(Pass& pass, Tensor x, Tensor output, AttentionSaved& sav
   pass.observe(name_ + ".value", saved.value);
 
   saved.context = pass.keep({tokens, heads_ * head_dim_});
-  saved.log_sum_exp = pass.keep({pass.sequences(), heads_, tokens / pass.sequences()});
+  saved.log_sum_exp = pass.keep_statistics({pass.sequences(), heads_, tokens / pass.sequences()});
   pass.device.attention_forward({.query = saved.query.ready.reshaped(heads_shape(pass, heads_)),
                                  .key = saved.key.ready.reshaped(heads_shape(pass, key_heads_)),
                                  .value = saved.value.reshaped(heads_shape(pass, key_heads_)),

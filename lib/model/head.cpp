@@ -16,15 +16,15 @@ void Head::forward(Pass& pass, Stream& stream, HeadSaved& saved, ExactSum& loss)
   const int64_t tokens = pass.tokens();
   saved.input = norm_.forward(pass, stream, saved.norm);
   saved.logits = pass.keep({tokens, shard.rows});
-  saved.maximum = pass.keep({tokens});
-  saved.sum_exp = pass.keep({tokens});
+  saved.maximum = pass.keep_statistics({tokens});
+  saved.sum_exp = pass.keep_statistics({tokens});
   const device::ArenaScope scope(pass.scratch);
   const Tensor whole = pass.tensor.gather(pass.scratch, saved.input, "head input");
   pass.device.linear_forward({.x = whole, .weight = weight_->weight(), .output = saved.logits});
   pass.observe("logits", saved.logits);
 
   // Each rank's maximum, sum of exponentials and target logit [3, T] give those of the whole vocabulary.
-  const Tensor shards = pass.temporary({pass.tensor.ranks(), 3, tokens});
+  const Tensor shards = pass.temporary_statistics({pass.tensor.ranks(), 3, tokens});
   const Tensor own = shards.rows(pass.tensor.rank(), 1).reshaped({3 * tokens});
   pass.device.cross_entropy_statistics({.logits = saved.logits,
                                         .targets = pass.batch.targets,
@@ -35,7 +35,7 @@ void Head::forward(Pass& pass, Stream& stream, HeadSaved& saved, ExactSum& loss)
                                         .target_logit = own.rows(2 * tokens, tokens)});
   comm::ProcessGroup& group = pass.tensor.group();
   group.all_gather(own, group.even_counts(shards.elements()), shards, "softmax statistics").wait();
-  const Tensor target_logit = pass.temporary({tokens});
+  const Tensor target_logit = pass.temporary_statistics({tokens});
   pass.device.cross_entropy_merge(
       {.shards = shards, .maximum = saved.maximum, .sum_exp = saved.sum_exp, .target_logit = target_logit});
   if (pass.tensor.rank() != 0) return;

@@ -22,8 +22,8 @@ Tensor Norm::forward(Pass& pass, Stream& stream, NormSaved& saved) const {
   const Shape shape = stream.residual.shape();
   const Shape rows = {shape[0]};
   saved.input = stream.has_branch ? pass.keep(shape) : stream.residual;
-  if (kind_ == device::NormKind::layernorm) saved.mean = pass.keep(rows);
-  saved.inverse_deviation = pass.keep(rows);
+  if (kind_ == device::NormKind::layernorm) saved.mean = pass.keep_statistics(rows);
+  saved.inverse_deviation = pass.keep_statistics(rows);
   const Tensor output = pass.keep(shape);
   pass.device.add_norm_forward({.kind = kind_,
                                 .epsilon = epsilon_,

@@ -7,6 +7,7 @@
 
 #include "lib/base/random.h"
 #include "lib/device/device.h"
+#include "lib/device/element_types.h"
 #include "lib/device/memory.h"
 #include "lib/parallel/tensor_region.h"
 
@@ -30,8 +31,8 @@ struct Pass {
   device::Arena& scratch;  // given back in the order of a stack, within a layer
   const parallel::TensorRegion& tensor;
   const Microbatch& batch;
-  DType dtype = DType::fp32;  // of activations
-  double dropout = 0;         // probability; 0 in evaluation
+  device::ElementTypes types;
+  double dropout = 0;  // probability; 0 in evaluation
   uint64_t seed = 0;
   double loss_scale = 1;  // of d_logits: 1 / tokens that count in the global batch
   const Observer* observer = nullptr;
@@ -41,8 +42,11 @@ struct Pass {
   // T', the rows of the residual stream that this rank holds: T, or T / tp where the sequence is split.
   int64_t local_tokens() const { return tensor.local_rows(tokens()); }
 
-  Tensor keep(Shape shape) { return saved.allocate(dtype, shape); }
-  Tensor temporary(Shape shape) { return scratch.allocate(dtype, shape); }
+  // Activations, and what norms and softmax must know of them.
+  Tensor keep(Shape shape) { return saved.allocate(types.compute, shape); }
+  Tensor keep_statistics(Shape shape) { return saved.allocate(types.statistics, shape); }
+  Tensor temporary(Shape shape) { return scratch.allocate(types.compute, shape); }
+  Tensor temporary_statistics(Shape shape) { return scratch.allocate(types.statistics, shape); }
   // The dropout of a site such as "layers.3.attention", on local rows.
   device::Dropout dropout_at(const std::string& site) const {
     return {

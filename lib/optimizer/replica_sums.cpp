@@ -29,7 +29,7 @@ ReplicaSums::ReplicaSums(device::Device& device, device::MemoryLedger& ledger, c
     }
     if (share.gradients.empty()) return;
     if (share.gradients.size() > 1)
-      share.packed = device::Buffer(device, ledger, "replica sums", store.dtype(), elements);
+      share.packed = device::Buffer(device, ledger, "replica sums", store.types().gradients, elements);
     shares_.push_back(std::move(share));
   };
   const auto all = [&](const parallel::Parameter&) -> auto& { return communicator.group({Axis::tp}, Axis::tp); };

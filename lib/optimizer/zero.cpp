@@ -26,8 +26,20 @@ ZeroOptimizer::ZeroOptimizer(device::Device& device, device::MemoryLedger& ledge
     updated_spans.insert(updated_spans.end(), spans.begin(), spans.end());
   }
   replica_sums_.emplace(device, ledger, communicator, store, updated_spans);
-  first_moment_ = device::Buffer(device, ledger, "optimizer", store.dtype(), elements);
-  second_moment_ = device::Buffer(device, ledger, "optimizer", store.dtype(), elements);
+  const device::ElementTypes& types = store.types();
+  first_moment_ = device::Buffer(device, ledger, "optimizer", types.state, elements);
+  second_moment_ = device::Buffer(device, ledger, "optimizer", types.state, elements);
+  if (types.has_masters()) master_ = device::Buffer(device, ledger, "master weights", types.state, elements);
+}
+
+void ZeroOptimizer::initialise(uint64_t seed) {
+  if (!store_.types().has_masters()) return;
+  for (size_t i = 0; i < store_.buckets().size(); ++i) {
+    const Range range = updated(store_.buckets()[i]);
+    for (const parallel::ParameterSpan& span :
+         parallel::ParameterStore::spans(store_.buckets()[i], range.begin, range.count))
+      store_.draw(device_, seed, span, master_.slice(state_offset_[i] + span.begin - range.begin, span.count));
+  }
 }
 
 ZeroOptimizer::Range ZeroOptimizer::owned(const parallel::Bucket& bucket) const {
@@ -108,6 +120,7 @@ void ZeroOptimizer::update(double learning_rate, double gradient_scale) {
                        .gradient = store_.gradients(span.begin, span.count),
                        .first_moment = first_moment_.slice(state, span.count),
                        .second_moment = second_moment_.slice(state, span.count),
+                       .master = store_.types().has_masters() ? master_.slice(state, span.count) : Tensor{},
                        .decay = span.parameter->decays()});
     }
     device_.adamw(spans, step);

@@ -23,6 +23,8 @@ class ZeroOptimizer {
   ZeroOptimizer(device::Device& device, device::MemoryLedger& ledger, comm::Communicator& communicator,
                 parallel::ParameterStore& store, const config::Optimizer& config, const config::Zero& zero);
 
+  // Draws the master weights, where weights are roundings of them.
+  void initialise(uint64_t seed);
   // Clears the gradients.
   void begin_step();
   // The gradients of the store's parameters [first, last) take no more additions in this step. Every parameter is named
@@ -54,9 +56,9 @@ class ZeroOptimizer {
   config::Optimizer config_;
   bool shards_state_;
   bool overlap_;
-  device::Buffer first_moment_, second_moment_;  // of the updated ranges, bucket after bucket
-  std::vector<int64_t> state_offset_;            // of each bucket in them
-  std::vector<size_t> missing_;                  // parameters of each bucket that are not done
+  device::Buffer first_moment_, second_moment_, master_;  // of the updated ranges, bucket after bucket
+  std::vector<int64_t> state_offset_;                     // of each bucket in them
+  std::vector<size_t> missing_;                           // parameters of each bucket that are not done
   std::vector<comm::Handle> reductions_;
   std::optional<ReplicaSums> replica_sums_;
   int64_t updates_ = 0;

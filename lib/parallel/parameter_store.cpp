@@ -25,9 +25,9 @@ Parameter& ParameterStore::add(ParameterSpec spec) {
   return parameter;
 }
 
-void ParameterStore::lay_out(DType dtype, int64_t pieces, int64_t bucket_bytes) {
-  dtype_ = dtype;
-  const int64_t bucket_elements = bucket_bytes / size_of(dtype);
+void ParameterStore::lay_out(const device::ElementTypes& types, int64_t pieces, int64_t bucket_bytes) {
+  types_ = types;
+  const int64_t bucket_elements = bucket_bytes / size_of(types.gradients);
   const int64_t end_alignment = std::lcm(pieces, kBucketAlignment);
   int64_t end = 0;  // of the last parameter
   const auto close = [&] {
@@ -52,31 +52,38 @@ void ParameterStore::lay_out(DType dtype, int64_t pieces, int64_t bucket_bytes) 
 }
 
 void ParameterStore::allocate(device::Device& device, device::MemoryLedger& ledger) {
-  weights_ = device::Buffer(device, ledger, "weights", dtype_, flat_elements());
-  gradients_ = device::Buffer(device, ledger, "gradients", dtype_, flat_elements());
+  weights_ = device::Buffer(device, ledger, "weights", types_.compute, flat_elements());
+  gradients_ = device::Buffer(device, ledger, "gradients", types_.gradients, flat_elements());
   for (Parameter& parameter : parameters_) {
     parameter.weight_ = weights_.slice(parameter.offset_, parameter.elements()).reshaped(parameter.shape_);
     parameter.gradient_ = gradients_.slice(parameter.offset_, parameter.elements()).reshaped(parameter.shape_);
   }
 }
 
-void ParameterStore::initialise(uint64_t seed, int threads) {
-  constexpr int64_t kGrain = 4096;
-  for (const Parameter& parameter : parameters_) {
-    const ParameterSpec& spec = parameter.spec();
-    const uint64_t stream = stream_of("init", spec.name);
-    visit_compute_type(dtype_, [&]<typename T>() {
-      const std::span<T> values = parameter.weight().span<T>();
-      parallel_for(threads, parameter.elements(), kGrain, [&](int64_t begin, int64_t end) {
-        for (int64_t i = begin; i < end; ++i) {
-          const int64_t element = global_element(spec, mesh_, coordinate_, i);
-          double value = element == kPadding ? 0 : spec.init.value;
-          if (spec.init.kind == Init::Kind::normal && element != kPadding)
-            value *= normal(seed, static_cast<uint64_t>(element), stream);
-          values[static_cast<size_t>(i)] = static_cast<float>(value);
-        }
-      });
+void ParameterStore::initialise(device::Device& device, uint64_t seed) {
+  for (const Parameter& parameter : parameters_)
+    draw(device, seed, {&parameter, parameter.offset(), parameter.elements()},
+         parameter.weight().reshaped({parameter.elements()}));
+}
+
+void ParameterStore::draw(device::Device& device, uint64_t seed, const ParameterSpan& span, Tensor values) const {
+  using Drawn = float;
+  constexpr int64_t kGrain = 4096, kChunk = int64_t{1} << 22;  // elements on the host at a time
+  const ParameterSpec& spec = span.parameter->spec();
+  const uint64_t stream = stream_of("init", spec.name);
+  std::vector<Drawn> drawn(static_cast<size_t>(std::min(span.count, kChunk)));
+  for (int64_t done = 0; done < span.count; done += kChunk) {
+    const int64_t first = span.begin - span.parameter->offset() + done, count = std::min(span.count - done, kChunk);
+    parallel_for(device.threads(), count, kGrain, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const int64_t element = global_element(spec, mesh_, coordinate_, first + i);
+        double value = element == kPadding ? 0 : spec.init.value;
+        if (spec.init.kind == Init::Kind::normal && element != kPadding)
+          value *= normal(seed, static_cast<uint64_t>(element), stream);
+        drawn[static_cast<size_t>(i)] = static_cast<Drawn>(value);
+      }
     });
+    device.copy(Tensor(drawn.data(), kDTypeOf<Drawn>, {count}), values.rows(done, count));
   }
 }
 

@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "lib/device/element_types.h"
 #include "lib/device/memory.h"
 #include "lib/parallel/parameter.h"
 
@@ -40,18 +41,21 @@ class ParameterStore {
 
   // Lays out the buckets for groups of `pieces` ranks. `bucket_bytes` bounds a bucket's gradients; a parameter larger
   // than that has a bucket of its own.
-  void lay_out(DType dtype, int64_t pieces, int64_t bucket_bytes);
+  void lay_out(const device::ElementTypes& types, int64_t pieces, int64_t bucket_bytes);
   // Takes the memory, zeroed.
   void allocate(device::Device& device, device::MemoryLedger& ledger);
 
-  // Fills the weights: element i of a tensor is drawn by (seed, i, name), so that every mesh starts from the same bits.
-  void initialise(uint64_t seed, int threads);
+  // Fills the weights. Element i of a tensor is drawn by (seed, i, name) and rounded to fp32, so that every mesh and
+  // every precision starts from the same bits.
+  void initialise(device::Device& device, uint64_t seed);
+  // The same values in fp32 for some elements, which may be a master copy: `values`, in the device's memory.
+  void draw(device::Device& device, uint64_t seed, const ParameterSpan& span, Tensor values) const;
 
   const std::deque<Parameter>& parameters() const { return parameters_; }
   std::span<const Bucket> buckets() const { return buckets_; }
   // Elements of the flat buffers, padding included.
   int64_t flat_elements() const;
-  DType dtype() const { return dtype_; }
+  const device::ElementTypes& types() const { return types_; }
   const Mesh& mesh() const { return mesh_; }
   const Coordinate& coordinate() const { return coordinate_; }
 
@@ -67,7 +71,7 @@ class ParameterStore {
   Coordinate coordinate_;
   std::deque<Parameter> parameters_;
   std::vector<Bucket> buckets_;
-  DType dtype_ = DType::fp32;
+  device::ElementTypes types_;
   device::Buffer weights_, gradients_;
 };
 

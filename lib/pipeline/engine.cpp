@@ -13,13 +13,15 @@
 namespace quintet::pipeline {
 namespace {
 
-DType dtype_of(config::ComputeType compute) {
-  switch (compute) {
-    case config::ComputeType::fp64: return DType::fp64;
-    case config::ComputeType::fp32: return DType::fp32;
-    case config::ComputeType::bf16: return DType::bf16;
+device::ElementTypes types_of(const config::Precision& precision) {
+  device::ElementTypes types;
+  switch (precision.compute) {
+    case config::ComputeType::fp64: types = {DType::fp64, DType::fp64, DType::fp64, DType::fp64}; break;
+    case config::ComputeType::fp32: break;
+    case config::ComputeType::bf16: types.compute = DType::bf16; break;
   }
-  QUINTET_CHECK(false, "unknown compute type");
+  if (precision.gradients == config::GradientType::bf16) types.gradients = DType::bf16;
+  return types;
 }
 
 // Sums over all ranks at once; integer words make it exact.
@@ -65,28 +67,31 @@ Engine::Engine(const config::Config& config, comm::Communicator& communicator, d
     : config_(config),
       communicator_(communicator),
       device_(device),
-      dtype_(dtype_of(config.precision.compute)),
-      rope_(device, ledger_, config.model, dtype_),
+      types_(types_of(config.precision)),
+      rope_(device, ledger_, config.model, types_.statistics),
       store_(communicator.mesh(), communicator.mesh().coordinate_of(communicator.placement().rank)),
       model_parameters_(pipeline::model_parameters(config, communicator.mesh())) {
   check_actions(config, microbatches());
   stage_.emplace(store_, config, rope_, part_of_stage(config, store_.coordinate()[Axis::pp]));
   const auto bucket_bytes = static_cast<int64_t>(config.parallel.zero.bucket_mb * 1024 * 1024);
   const int64_t pieces = communicator.mesh().size({Axis::dp, Axis::ep, Axis::cp});
-  store_.lay_out(dtype_, pieces, bucket_bytes);
+  store_.lay_out(types_, pieces, bucket_bytes);
   check_memory(available_bytes);
   store_.allocate(device, ledger_);
   optimizer_.emplace(device, ledger_, communicator, store_, config.optimizer, config.parallel.zero);
-  store_.initialise(static_cast<uint64_t>(config.run.seed), device.threads());
-  executor_.emplace(config, communicator, device, ledger_, *stage_, dtype_);
+  store_.initialise(device, static_cast<uint64_t>(config.run.seed));
+  optimizer_->initialise(static_cast<uint64_t>(config.run.seed));
+  executor_.emplace(config, communicator, device, ledger_, *stage_, types_);
 }
 
 void Engine::check_memory(int64_t available_bytes) const {
   constexpr double kMiB = 1024.0 * 1024.0;
   const int64_t shards =
       config_.parallel.zero.stage >= 1 ? communicator_.mesh().size({Axis::dp, Axis::ep, Axis::cp}) : 1;
-  // Weights and gradients whole, two moments sharded; activations come on top.
-  int64_t state = (2 * store_.flat_elements() + 2 * (store_.flat_elements() / shards)) * size_of(dtype_);
+  // Weights and gradients whole, two moments and master weights sharded; activations come on top.
+  const int64_t whole = size_of(types_.compute) + size_of(types_.gradients);
+  const int64_t sharded = (types_.has_masters() ? 3 : 2) * size_of(types_.state);
+  int64_t state = store_.flat_elements() * whole + store_.flat_elements() / shards * sharded;
   communicator_.world()
       .all_reduce(Tensor(&state, DType::i64, {1}), comm::Reduction::max, "memory of the fullest stage")
       .wait();

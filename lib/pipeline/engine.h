@@ -75,7 +75,7 @@ class Engine {
   comm::Communicator& communicator_;
   device::Device& device_;
   device::MemoryLedger ledger_;
-  DType dtype_;
+  device::ElementTypes types_;
   model::RopeTable rope_;
   parallel::ParameterStore store_;
   std::vector<ModelParameter> model_parameters_;

@@ -24,13 +24,13 @@ class Stopwatch {
 }  // namespace
 
 Executor::Executor(const config::Config& config, comm::Communicator& communicator, device::Device& device,
-                   device::MemoryLedger& ledger, const model::Stage& stage, DType dtype)
+                   device::MemoryLedger& ledger, const model::Stage& stage, const device::ElementTypes& types)
     : config_(config),
       communicator_(communicator),
       device_(device),
       ledger_(ledger),
       stage_(stage),
-      dtype_(dtype),
+      types_(types),
       pipeline_(communicator.group({Axis::pp}, Axis::pp)),
       tensor_(communicator, config.parallel.sequence_parallel),
       message_shape_(
@@ -45,7 +45,7 @@ void Executor::run(std::span<const Action> actions, const Execution& execution, 
     switch (action.kind) {
       case Action::Kind::receive_activation: {
         InFlight& opened = open(microbatch, execution);
-        opened.input = opened.arena.allocate(dtype_, message_shape_);
+        opened.input = opened.arena.allocate(types_.compute, message_shape_);
         opened.arrival =
             pipeline_.receive(opened.input, stage - 1, fmt::format("activations of microbatch {}", microbatch));
         break;
@@ -146,7 +146,7 @@ model::Pass Executor::pass(InFlight& in_flight, const Execution& execution, cons
           .scratch = scratch_,
           .tensor = tensor_,
           .batch = in_flight.batch,
-          .dtype = dtype_,
+          .types = types_,
           .dropout = execution.training ? config_.model.dropout : 0,
           .seed = static_cast<uint64_t>(config_.run.seed),
           .loss_scale = execution.loss_scale,
@@ -162,7 +162,7 @@ Executor::ParcelPointer Executor::take_parcel() {
   ParcelPointer parcel;
   if (free_.empty()) {
     parcel = std::make_unique<Parcel>();
-    parcel->memory = device::Buffer(device_, ledger_, "pipeline messages", dtype_, message_shape_.elements());
+    parcel->memory = device::Buffer(device_, ledger_, "pipeline messages", types_.compute, message_shape_.elements());
     parcel->message = parcel->memory.tensor().reshaped(message_shape_);
   } else {
     parcel = std::move(free_.back());

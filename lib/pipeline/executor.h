@@ -40,7 +40,7 @@ struct Execution {
 class Executor {
  public:
   Executor(const config::Config& config, comm::Communicator& communicator, device::Device& device,
-           device::MemoryLedger& ledger, const model::Stage& stage, DType dtype);
+           device::MemoryLedger& ledger, const model::Stage& stage, const device::ElementTypes& types);
 
   // Adds the token losses of the last stage to `loss`. Returns once all that was sent has been taken.
   void run(std::span<const Action> actions, const Execution& execution, ExactSum& loss);
@@ -80,7 +80,7 @@ class Executor {
   device::Device& device_;
   device::MemoryLedger& ledger_;
   const model::Stage& stage_;
-  DType dtype_;
+  device::ElementTypes types_;
   comm::ProcessGroup& pipeline_;
   parallel::TensorRegion tensor_;
   Shape message_shape_;  // [T', H]

@@ -28,7 +28,7 @@ pipeline::WholeParameters whole_parameters(pipeline::Engine& engine) {
 }  // namespace
 
 void dump_weights(pipeline::Engine& engine, const config::Config& config, const std::string& folder, int64_t step) {
-  const std::vector<checkpoint::TensorEntry> all = entries(engine, engine.parameters().dtype());
+  const std::vector<checkpoint::TensorEntry> all = entries(engine, engine.parameters().types().compute);
   pipeline::WholeParameters whole = whole_parameters(engine);
   const auto gather = [&](const checkpoint::TensorEntry& entry) {
     return whole.gather(entry.name, &parallel::Parameter::weight);
@@ -43,7 +43,7 @@ void dump_weights(pipeline::Engine& engine, const config::Config& config, const 
 
 void dump_gradients(pipeline::Engine& engine, const std::string& folder, int64_t step) {
   engine.optimizer().gather_gradients();
-  const std::vector<checkpoint::TensorEntry> all = entries(engine, engine.parameters().dtype());
+  const std::vector<checkpoint::TensorEntry> all = entries(engine, engine.parameters().types().gradients);
   pipeline::WholeParameters whole = whole_parameters(engine);
   const auto gather = [&](const checkpoint::TensorEntry& entry) {
     return whole.gather(entry.name, &parallel::Parameter::gradient);

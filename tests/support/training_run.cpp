@@ -66,7 +66,7 @@ int64_t count_strays(pipeline::Engine& engine, const NamedValues& weights) {
   int64_t strays = 0;
   for (const parallel::Parameter& parameter : store.parameters()) {
     const std::vector<double>& whole = weights.at(parameter.name());
-    visit_compute_type(store.dtype(), [&]<typename T>() {
+    visit_compute_type(store.types().compute, [&]<typename T>() {
       const std::span<T> own = parameter.weight().span<T>();
       for (int64_t i = 0; i < std::ssize(own); ++i) {
         const int64_t element = parallel::global_element(parameter.spec(), store.mesh(), store.coordinate(), i);
