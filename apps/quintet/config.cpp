@@ -31,7 +31,8 @@ void add_config_options(CLI::App& command, Arguments& arguments) {
   command.add_option("CONFIG", arguments.config, "YAML file")->required();
   command.add_option("KEY=VALUE", arguments.overrides, "Overrides, such as mesh.dp=4");
   command
-      .add_option("--world", arguments.world, "Number of ranks; default: what the mesh multiplies to, dp: auto as 1")
+      .add_option("--world,--ranks", arguments.world,
+                  "Number of ranks; default: what the mesh multiplies to, dp: auto as 1")
       ->check(CLI::PositiveNumber);
 }
 

@@ -28,8 +28,9 @@ std::optional<Cause> cause_of(const std::exception_ptr& exception, const std::st
     cause = {kInternalFailure, error.what()};
   } catch (...) {
   }
-  if (!same_everywhere && cause.message.find(label) == std::string::npos)
-    cause.message += fmt::format(" (first on {})", label);
+  const bool names_a_rank =
+      cause.message.find(label) != std::string::npos || cause.message.find(" on rank ") != std::string::npos;
+  if (!same_everywhere && !names_a_rank) cause.message += fmt::format(" (first on {})", label);
   return cause;
 }
 

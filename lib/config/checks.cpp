@@ -62,6 +62,9 @@ std::string choose_multiple(int64_t n, int64_t unit) {
   return fmt::format("choose {} or {}", below, below + unit);
 }
 
+// "1", "1 to 4".
+std::string up_to(int64_t most) { return most <= 1 ? "1" : fmt::format("1 to {}", most); }
+
 void check_mesh(Review& review, int64_t ranks) {
   if (!review.sound({"mesh.dp", "mesh.tp", "mesh.pp", "mesh.ep", "mesh.cp"}) || ranks == 0) return;
   const Mesh& mesh = review.config.mesh;
@@ -74,7 +77,7 @@ void check_mesh(Review& review, int64_t ranks) {
     review.problem({blamed},
                    "tp*pp*ep*cp = {}*{}*{}*{} = {} does not divide the number of ranks ({}); choose axes whose product "
                    "does, or start {} ranks",
-                   mesh.tp, mesh.pp, mesh.ep, mesh.cp, others, ranks, others);
+                   mesh.tp, mesh.pp, mesh.ep, mesh.cp, others, ranks, product({mesh.dp, others}));
   } else if (product({mesh.dp, others}) != ranks) {
     review.problem({"mesh.dp"},
                    "{} makes dp*tp*pp*ep*cp = {}*{}*{}*{}*{} = {}, but there are {} ranks; choose {} or auto, or start "
@@ -92,8 +95,9 @@ void check_heads(Review& review) {
   }
   if (!review.is_given("model.head_dim") && review.sound({"model.hidden_size", "model.heads"}) &&
       model.hidden_size % model.heads != 0) {
+    const int64_t unit = model.position == Position::rope ? product({2, model.heads}) : model.heads;  // pairs turn
     review.problem({"model.hidden_size"}, "{} is not a multiple of model.heads ({}); {}, or give model.head_dim",
-                   model.hidden_size, model.heads, choose_multiple(model.hidden_size, model.heads));
+                   model.hidden_size, model.heads, choose_multiple(model.hidden_size, unit));
     review.mark_unsound("model.head_dim");
   }
   if (model.position == Position::rope && review.sound({"model.head_dim", "model.position"}) &&
@@ -104,27 +108,38 @@ void check_heads(Review& review) {
 }
 
 void check_tensor_parallel(Review& review) {
-  const Model& model = review.config.model;
-  const int64_t tp = review.config.mesh.tp;
+  const Config& config = review.config;
+  const Model& model = config.model;
+  const int64_t tp = config.mesh.tp;
   if (!review.sound({"mesh.tp", "model.heads"})) return;
   const bool has_kv = review.sound({"model.kv_heads"});
   const bool has_ffn = review.sound({"model.ffn_hidden_size"});
   const bool has_expert_ffn = model.moe && review.sound({"model.moe.ffn_hidden_size"});
+  const bool splits_sequence = config.parallel.sequence_parallel &&
+                               review.sound({"parallel.sequence_parallel", "model.seq_length", "mesh.cp"}) &&
+                               model.seq_length % config.mesh.cp == 0;
+  const auto heads_fit = [&](int64_t n) { return model.heads % n == 0; };
   const auto kv_fits = [&](int64_t n) { return !has_kv || model.kv_heads % n == 0 || n % model.kv_heads == 0; };
   const auto ffn_fits = [&](int64_t n) { return !has_ffn || model.ffn_hidden_size % n == 0; };
   const auto expert_fits = [&](int64_t n) { return !has_expert_ffn || model.moe->ffn_hidden_size % n == 0; };
-  const std::string choices =
-      either(divisors(model.heads, tp, [&](int64_t n) { return kv_fits(n) && ffn_fits(n) && expert_fits(n); }));
-  if (model.heads % tp != 0) {
+  const auto sequence_fits = [&](int64_t n) {
+    return !splits_sequence || n == 1 || model.seq_length / config.mesh.cp % n == 0;
+  };
+  const std::string choices = either(divisors(
+      model.heads, tp, [&](int64_t n) { return kv_fits(n) && ffn_fits(n) && expert_fits(n) && sequence_fits(n); }));
+  if (!heads_fit(tp)) {
     review.problem({"mesh.tp", "model.heads"}, "{} does not divide model.heads ({}); choose {}", tp, model.heads,
                    choices);
-  } else if (!kv_fits(tp)) {
+  }
+  if (!kv_fits(tp) && model.kv_heads != model.heads) {
     review.problem({"mesh.tp", "model.kv_heads"}, "{} and model.kv_heads ({}): one must divide the other; choose {}",
                    tp, model.kv_heads, choices);
-  } else if (!ffn_fits(tp)) {
+  }
+  if (!ffn_fits(tp)) {
     review.problem({"mesh.tp", "model.ffn_hidden_size"}, "{} does not divide model.ffn_hidden_size ({}); choose {}", tp,
                    model.ffn_hidden_size, choices);
-  } else if (!expert_fits(tp)) {
+  }
+  if (!expert_fits(tp)) {
     review.problem({"mesh.tp", "model.moe.ffn_hidden_size"},
                    "{} does not divide model.moe.ffn_hidden_size ({}); choose {}", tp, model.moe->ffn_hidden_size,
                    choices);
@@ -164,8 +179,8 @@ void check_sequence(Review& review) {
   } else if (sequence % cp != 0) {
     review.problem({"model.seq_length"}, "{} is not a multiple of mesh.cp ({}); {}", sequence, cp,
                    choose_multiple(sequence, cp));
-  } else if (review.sound({"mesh.tp", "model.heads", "parallel.sequence_parallel"}) && tp > 1 &&
-             config.model.heads % tp == 0 && config.parallel.sequence_parallel && (sequence / cp) % tp != 0) {
+  } else if (review.sound({"mesh.tp", "parallel.sequence_parallel"}) && tp > 1 && config.parallel.sequence_parallel &&
+             (sequence / cp) % tp != 0) {
     const int64_t unit = product({zigzag && tp % 2 != 0 ? 2 : 1, cp, tp});
     review.problem({"model.seq_length"},
                    "{} / mesh.cp ({}) = {} is not a multiple of mesh.tp ({}), as parallel.sequence_parallel needs; {}",
@@ -212,15 +227,16 @@ void check_pipeline(Review& review) {
     review.problem(
         {"mesh.pp", "parallel.pipeline.virtual_stages", "model.layers"},
         "{} * parallel.pipeline.virtual_stages ({}) = {} stages need as many layers, but model.layers is {}; "
-        "choose 1 to {}",
-        pp, pipeline.virtual_stages, stages, layers, std::max<int64_t>(1, layers / pipeline.virtual_stages));
+        "choose {}",
+        pp, pipeline.virtual_stages, stages, layers, up_to(layers / pipeline.virtual_stages));
   }
   if (!pipeline.layers_per_stage || !review.sound({"parallel.pipeline.layers_per_stage"})) return;
   const std::vector<int64_t>& split = *pipeline.layers_per_stage;
   if (std::ssize(split) != stages) {
-    review.problem({"parallel.pipeline.layers_per_stage"},
-                   "{} entries for mesh.pp * parallel.pipeline.virtual_stages ({} * {} = {}) stages; give one a stage",
-                   split.size(), pp, pipeline.virtual_stages, stages);
+    review.problem(
+        {"parallel.pipeline.layers_per_stage"},
+        "it has {} for mesh.pp * parallel.pipeline.virtual_stages ({} * {} = {}) stages; give one entry a stage",
+        split.size(), pp, pipeline.virtual_stages, stages);
   }
   int64_t sum = 0;
   for (const int64_t entry : split) {

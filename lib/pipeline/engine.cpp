@@ -99,7 +99,8 @@ void Engine::check_memory(int64_t available_bytes) const {
   if (state <= available_bytes / ranks) return;
   fail(ExitCode::config,
        "model: parameters, gradients and optimizer state of {} ranks on node {} need {:.0f} MiB before any activation, "
-       "and {:.0f} MiB are free; choose a smaller model, fewer ranks a node or a higher parallel.zero.stage",
+       "and {:.0f} MiB are free; choose a smaller model, fewer ranks a node, or parallel.zero.stage 1 over more data "
+       "ranks",
        ranks, communicator_.placement().node, static_cast<double>(state) / kMiB * static_cast<double>(ranks),
        static_cast<double>(available_bytes) / kMiB);
 }

@@ -26,6 +26,7 @@ bool console_is_terminal() {
 
 struct Log::Sinks {
   std::unique_ptr<spdlog::logger> console;  // and log.txt
+  std::unique_ptr<spdlog::logger> file;     // log.txt alone
   std::unique_ptr<spdlog::logger> own;      // this rank's file
   bool is_terminal = false;
   bool shows_progress = false;
@@ -41,6 +42,8 @@ Log::Log(const std::string& folder, int64_t rank, bool debug) : sinks_(std::make
       file->set_pattern("%Y-%m-%d %H:%M:%S  %v");
       sinks_->console = std::make_unique<spdlog::logger>("run", spdlog::sinks_init_list{console, file});
       sinks_->console->flush_on(spdlog::level::info);
+      sinks_->file = std::make_unique<spdlog::logger>("note", file);
+      sinks_->file->flush_on(spdlog::level::info);
     }
     if (debug) {
       std::filesystem::create_directories(folder + "/log");
@@ -72,6 +75,8 @@ void Log::write_info(const std::string& line) {
   std::fflush(stdout);
   sinks_->console->info(line);
 }
+
+void Log::write_note(const std::string& line) { sinks_->file->info(line); }
 
 void Log::write_debug(const std::string& line) { sinks_->own->debug(line); }
 

@@ -23,6 +23,11 @@ class Log {
   void info(fmt::format_string<Args...> format, Args&&... args) {
     if (speaks()) write_info(fmt::format(format, std::forward<Args>(args)...));
   }
+  // Rank 0 only, into log.txt alone.
+  template <typename... Args>
+  void note(fmt::format_string<Args...> format, Args&&... args) {
+    if (speaks()) write_note(fmt::format(format, std::forward<Args>(args)...));
+  }
   // Every rank, into its own file, where debug is on.
   template <typename... Args>
   void debug(fmt::format_string<Args...> format, Args&&... args) {
@@ -35,6 +40,7 @@ class Log {
   bool speaks() const;
   bool debugs() const;
   void write_info(const std::string& line);
+  void write_note(const std::string& line);
   void write_debug(const std::string& line);
 
   struct Sinks;

@@ -106,6 +106,9 @@ class Trainer {
     show_start();
   }
 
+  // The console hears of an error once, from whoever starts the ranks; the log is told here.
+  void note_end(const std::string& problem) { log_->note("ended     {}", problem); }
+
   int run() {
     if (contains(config_.logging.weight_dump_steps, 0)) dump_weights(*engine_, config_, folder_, 0);
     const auto start = Clock::now();
@@ -287,7 +290,12 @@ int train(const config::Config& config, comm::Communicator& communicator) {
   communicator.set_mesh(Mesh(config.mesh.sizes(), config.mesh.order));
   communicator.set_watchdog(config.fault.watchdog_seconds);
   Trainer trainer(config, communicator);
-  return trainer.run();
+  try {
+    return trainer.run();
+  } catch (const std::exception& problem) {
+    trainer.note_end(problem.what());
+    throw;
+  }
 }
 
 }  // namespace quintet::training

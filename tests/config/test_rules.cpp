@@ -26,7 +26,7 @@ TEST_CASE("a tensor-parallel size that does not divide the heads is shown where 
 
 TEST_CASE("head counts, widths and the tensor-parallel size must divide", "[quick][config][B17]") {
   require_problem({"model.heads=6", "model.hidden_size=96", "mesh.tp=4"},
-                  "command line: mesh.tp=4: 4 does not divide model.heads (6); choose 1, 2, 3 or 6");
+                  "command line: mesh.tp=4: 4 does not divide model.heads (6); choose 1 or 2");
   require_problem({"model.kv_heads=3"},
                   "command line: model.kv_heads=3: 3 does not divide model.heads (8); choose 1, 2, 4 or 8");
   require_problem({"model.kv_heads=16"},
@@ -38,7 +38,7 @@ TEST_CASE("head counts, widths and the tensor-parallel size must divide", "[quic
       "command line: model.hidden_size=66: 66 is not a multiple of model.heads (4); choose 64 or 68, or give "
       "model.head_dim");
   require_problem({"model.heads=12", "model.hidden_size=96", "model.kv_heads=4", "mesh.tp=6"},
-                  "command line: mesh.tp=6: 6 and model.kv_heads (4): one must divide the other; choose 1, 2, 4 or 12");
+                  "command line: mesh.tp=6: 6 and model.kv_heads (4): one must divide the other; choose 1, 2 or 4");
   require_no_rule_broken({"model.kv_heads=2", "mesh.tp=8"});
   require_no_rule_broken({"model.hidden_size=66", "model.heads=4", "model.head_dim=16"});
 }
@@ -127,7 +127,7 @@ TEST_CASE("pipeline stages need layers", "[quick][config][B16]") {
   require_problem(
       {"mesh.pp=2", "parallel.pipeline.virtual_stages=4", "parallel.pipeline.schedule=interleaved"},
       "command line: mesh.pp=2: 2 * parallel.pipeline.virtual_stages (4) = 8 stages need as many layers, but "
-      "model.layers is 4; choose 1 to 1");
+      "model.layers is 4; choose 1");
   require_problem({"parallel.pipeline.virtual_stages=2"},
                   "command line: parallel.pipeline.virtual_stages=2: 2 needs parallel.pipeline.schedule interleaved; "
                   "choose 1, or that schedule");
@@ -136,8 +136,8 @@ TEST_CASE("pipeline stages need layers", "[quick][config][B16]") {
 
 TEST_CASE("an explicit split of layers has an entry a stage and every layer", "[quick][config][B16]") {
   require_problem({"parallel.pipeline.layers_per_stage=[2, 2]"},
-                  "command line: parallel.pipeline.layers_per_stage=[2, 2]: 2 entries for mesh.pp * "
-                  "parallel.pipeline.virtual_stages (1 * 1 = 1) stages; give one a stage");
+                  "command line: parallel.pipeline.layers_per_stage=[2, 2]: it has 2 for mesh.pp * "
+                  "parallel.pipeline.virtual_stages (1 * 1 = 1) stages; give one entry a stage");
   require_problem(
       {"mesh.pp=2", "parallel.pipeline.layers_per_stage=[2, 1]"},
       "command line: parallel.pipeline.layers_per_stage=[2, 1]: the entries add up to 3, but model.layers is "
