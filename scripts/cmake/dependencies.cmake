@@ -31,3 +31,10 @@ endif()
 if(QUINTET_TESTS)
   find_package(Catch2 2 REQUIRED)
 endif()
+
+# The GPU emulator's fibers.
+if(QUINTET_GPU_EMULATION)
+  find_package(Boost REQUIRED COMPONENTS context)
+  add_library(quintet_boost_context INTERFACE)
+  target_link_libraries(quintet_boost_context INTERFACE Boost::context)
+endif()

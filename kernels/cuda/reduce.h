@@ -1,0 +1,42 @@
+// Sums and maxima over a warp and a block, in an order that depends on the block's size alone.
+#pragma once
+
+#include "kernels/cuda/intrinsics.h"
+
+namespace quintet::kernels::cuda {
+
+inline constexpr unsigned kAllLanes = 0xffffffffU;
+
+struct Sum {
+  static constexpr float kNeutral = 0.0F;
+  __device__ static float combine(float a, float b) { return a + b; }
+};
+// NaN never wins: who must see it looks elsewhere.
+struct Maximum {
+  static constexpr float kNeutral = -3.402823466e38F;
+  __device__ static float combine(float a, float b) { return b > a ? b : a; }
+};
+
+// On all lanes.
+template <typename Operation>
+__device__ __forceinline__ float reduce_warp(float value) {
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) {
+    value = Operation::combine(value, __shfl_xor_sync(kAllLanes, value, offset));
+  }
+  return value;
+}
+
+// On all threads of a block of whole warps, 1024 threads at most. `scratch`: 32 floats of shared memory, free again
+// after the next barrier of the block.
+template <typename Operation>
+__device__ __forceinline__ float reduce_block(float value, float* scratch) {
+  value = reduce_warp<Operation>(value);
+  if (blockDim.x == 32) return value;
+  if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = value;
+  __syncthreads();
+  const unsigned lane = threadIdx.x % 32;
+  return reduce_warp<Operation>(lane < blockDim.x / 32 ? scratch[lane] : Operation::kNeutral);
+}
+
+}  // namespace quintet::kernels::cuda

@@ -1,0 +1,31 @@
+# CUDA kernels in two guises, each a library of its own:
+#   quintet_kernels_cuda           compiled by nvcc; in `all` with QUINTET_CUDA=ON, on demand with AUTO
+#   quintet_kernels_cuda_emulated  the same sources compiled as C++ for tests/gpu_emulator, with QUINTET_GPU_EMULATION
+set(QUINTET_CUDA AUTO CACHE STRING "Compile the CUDA kernels with nvcc: ON, OFF, or AUTO (on demand, where nvcc is found)")
+set_property(CACHE QUINTET_CUDA PROPERTY STRINGS AUTO ON OFF)
+
+# ThreadSanitizer's hooks are what the emulator itself lives on, and its fibers do not announce themselves to sanitizers.
+if(QUINTET_TESTS AND NOT QUINTET_SANITIZE)
+  option(QUINTET_GPU_EMULATION "Compile the CUDA kernels for the GPU emulator and test them on it" ON)
+else()
+  set(QUINTET_GPU_EMULATION OFF)
+endif()
+
+if(QUINTET_CUDA AND NOT QUINTET_SANITIZE)
+  find_program(QUINTET_NVCC nvcc HINTS ENV CUDA_HOME ENV CUDA_PATH PATH_SUFFIXES bin PATHS /usr/local/cuda)
+  if(QUINTET_NVCC)
+    set(CMAKE_CUDA_COMPILER "${QUINTET_NVCC}")
+    set(CMAKE_CUDA_ARCHITECTURES "80;90a;100" CACHE STRING "GPU architectures")
+    if(QUINTET_CCACHE)
+      set(CMAKE_CUDA_COMPILER_LAUNCHER "${QUINTET_CCACHE}")
+    endif()
+    enable_language(CUDA)
+    set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)  # which CMake 3.25 does not know of
+    set(CMAKE_CUDA_STANDARD 20)
+    set(CMAKE_CUDA_EXTENSIONS OFF)
+  elseif(QUINTET_CUDA STREQUAL "AUTO")
+    message(WARNING "no nvcc was found: the CUDA kernels are not compiled for a GPU (QUINTET_CUDA=OFF silences this)")
+  else()
+    message(FATAL_ERROR "QUINTET_CUDA=ON, but no nvcc was found: install the CUDA toolkit or set CUDA_HOME")
+  endif()
+endif()
