@@ -7,22 +7,22 @@
 #include "kernels/cuda/dropout_mask.h"
 #include "kernels/cuda/elements.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/tiles.h"
 
 namespace quintet::kernels::cuda {
 namespace {
 
-constexpr unsigned kThreads = 256;
-
 template <typename T, int N>
-__global__ void add_dropout_kernel(DropoutKey key, int64_t elements, int64_t width, const T* residual, const T* branch,
-                                   T* output) {
-  const int64_t i = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * N;
-  if (i >= elements) return;
+__global__ void __launch_bounds__(kTileThreads)
+    add_dropout_kernel(DropoutKey key, unsigned per_row, int64_t width, const T* residual, const T* branch, T* output) {
+  const auto [row, column] = place_in_rows<N>(per_row);
+  if (column >= width) return;
+  const int64_t i = row * width + column;
   float values[N];
   load(branch + i, values);
   if (key.active) {
-    const int64_t t = i / width, c = i % width;
-    drop(key, static_cast<uint64_t>(key.rows[t]) * static_cast<uint64_t>(width) + static_cast<uint64_t>(c), values);
+    const uint64_t first = static_cast<uint64_t>(key.rows[row]) * static_cast<uint64_t>(width);
+    drop(key, first + static_cast<uint64_t>(column), values);
   }
   if (residual != nullptr) {
     float added[N];
@@ -38,14 +38,15 @@ __global__ void add_dropout_kernel(DropoutKey key, int64_t elements, int64_t wid
 template <typename T>
 void add_dropout(const DropoutMask& mask, int64_t rows, int64_t width, const T* residual, const T* branch, T* output,
                  cudaStream_t stream) {
-  const int64_t elements = rows * width;
-  const DropoutKey key = key_of(mask);
+  const auto run = [&](auto kernel, int per_thread) {
+    const RowTiles tiles(width, per_thread);
+    launch(kernel, tiles.blocks(rows), tiles.threads, 0, stream, key_of(mask), tiles.per_row, width, residual, branch,
+           output);
+  };
   if (in_packets(width, branch, residual, output)) {
-    launch(add_dropout_kernel<T, kPacket<T>>, ceil_div(elements, kThreads * kPacket<T>), kThreads, 0, stream, key,
-           elements, width, residual, branch, output);
+    run(add_dropout_kernel<T, kPacket<T>>, kPacket<T>);
   } else {
-    launch(add_dropout_kernel<T, 1>, ceil_div(elements, kThreads), kThreads, 0, stream, key, elements, width, residual,
-           branch, output);
+    run(add_dropout_kernel<T, 1>, 1);
   }
 }
 
