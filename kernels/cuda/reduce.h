@@ -1,6 +1,8 @@
 // Sums and maxima over a warp and a block, in an order that depends on the block's size alone.
 #pragma once
 
+#include <limits>
+
 #include "kernels/cuda/intrinsics.h"
 
 namespace quintet::kernels::cuda {
@@ -11,9 +13,9 @@ struct Sum {
   static constexpr float kNeutral = 0.0F;
   __device__ static float combine(float a, float b) { return a + b; }
 };
-// NaN never wins: who must see it looks elsewhere.
+// NaN never wins: who must see it finds it in the sum.
 struct Maximum {
-  static constexpr float kNeutral = -3.402823466e38F;
+  static constexpr float kNeutral = -std::numeric_limits<float>::infinity();
   __device__ static float combine(float a, float b) { return b > a ? b : a; }
 };
 

@@ -1,0 +1,39 @@
+// Softmax cross entropy over a shard of the vocabulary, from three numbers a row that ranks can combine. Logits are T
+// (float, bfloat16), statistics fp32. The loss itself is summed on the host, exactly, from the statistics.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+namespace quintet::kernels::cuda {
+
+// logits [rows, columns]; the shard's columns are vocabulary entries from vocabulary_start on, those from `valid` on
+// are padding and never read. targets [rows]: an entry of the whole vocabulary, or -1 where the row does not count.
+template <typename T>
+struct CrossEntropyArgs {
+  int64_t rows = 0, columns = 0, valid = 0;
+  int64_t vocabulary_start = 0;
+  const int32_t* targets = nullptr;
+  T* logits = nullptr;
+};
+
+// maximum[t] of the row (-inf without valid columns), sum_exp[t] of exp(logit - maximum), and the target's logit, 0
+// where the target lies in another shard or nowhere. Logits of -inf have probability 0; NaN and +inf make the sum NaN.
+template <typename T>
+void cross_entropy_statistics(const CrossEntropyArgs<T>& args, float* maximum, float* sum_exp, float* target_logit,
+                              cudaStream_t stream);
+
+// From shards [shards, 3, rows], the three numbers of each shard of a vocabulary, to those of the whole: the largest
+// maximum, the sum in ascending order of sum_exp * exp(maximum - largest), the sum of the target logits. The results
+// lie apart from `shards`.
+void cross_entropy_merge(int64_t shards, int64_t rows, const float* statistics, float* maximum, float* sum_exp,
+                         float* target_logit, cudaStream_t stream);
+
+// logits become (softmax - one_hot) * scale in place, given the statistics of the whole vocabulary; rows that do not
+// count and padding become 0.
+template <typename T>
+void cross_entropy_gradient(const CrossEntropyArgs<T>& args, const float* maximum, const float* sum_exp, double scale,
+                            cudaStream_t stream);
+
+}  // namespace quintet::kernels::cuda
