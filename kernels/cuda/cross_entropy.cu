@@ -30,7 +30,7 @@ __device__ __forceinline__ int64_t target_column(const CrossEntropyArgs<T>& args
 
 template <typename T, int N>
 __global__ void __launch_bounds__(kRowThreads)
-    statistics_kernel(CrossEntropyArgs<T> args, float* maximum, float* sum_exp, float* target_logit) {
+    cross_entropy_statistics_kernel(CrossEntropyArgs<T> args, float* maximum, float* sum_exp, float* target_logit) {
   __shared__ float scratch[2][32];
   const int64_t t = blockIdx.x;
   const T* row = args.logits + t * args.columns;
@@ -59,8 +59,9 @@ __global__ void __launch_bounds__(kRowThreads)
   target_logit[t] = target < 0 ? 0.0F : to_float(row[target]);
 }
 
-__global__ void __launch_bounds__(kTileThreads) merge_kernel(int64_t shards, int64_t rows, const float* statistics,
-                                                             float* maximum, float* sum_exp, float* target_logit) {
+__global__ void __launch_bounds__(kTileThreads)
+    cross_entropy_merge_kernel(int64_t shards, int64_t rows, const float* statistics, float* maximum, float* sum_exp,
+                               float* target_logit) {
   const int64_t t = first_element<1>();
   if (t >= rows) return;
   float most = -kInfinity;
@@ -78,7 +79,7 @@ __global__ void __launch_bounds__(kTileThreads) merge_kernel(int64_t shards, int
 
 template <typename T, int N>
 __global__ void __launch_bounds__(kRowThreads)
-    gradient_kernel(CrossEntropyArgs<T> args, const float* maximum, const float* sum_exp, float scale) {
+    cross_entropy_gradient_kernel(CrossEntropyArgs<T> args, const float* maximum, const float* sum_exp, float scale) {
   const int64_t t = blockIdx.x;
   T* row = args.logits + t * args.columns;
   const bool counts = args.targets[t] >= 0;
@@ -104,22 +105,22 @@ template <typename T>
 void cross_entropy_statistics(const CrossEntropyArgs<T>& args, float* maximum, float* sum_exp, float* target_logit,
                               cudaStream_t stream) {
   const bool packets = in_packets(args.columns, args.logits);
-  launch(packets ? statistics_kernel<T, kPacket<T>> : statistics_kernel<T, 1>, args.rows, kRowThreads, 0, stream, args,
-         maximum, sum_exp, target_logit);
+  launch(packets ? cross_entropy_statistics_kernel<T, kPacket<T>> : cross_entropy_statistics_kernel<T, 1>, args.rows,
+         kRowThreads, 0, stream, args, maximum, sum_exp, target_logit);
 }
 
 void cross_entropy_merge(int64_t shards, int64_t rows, const float* statistics, float* maximum, float* sum_exp,
                          float* target_logit, cudaStream_t stream) {
-  launch(merge_kernel, tiles(rows, 1), kTileThreads, 0, stream, shards, rows, statistics, maximum, sum_exp,
-         target_logit);
+  launch(cross_entropy_merge_kernel, tiles(rows, 1), kTileThreads, 0, stream, shards, rows, statistics, maximum,
+         sum_exp, target_logit);
 }
 
 template <typename T>
 void cross_entropy_gradient(const CrossEntropyArgs<T>& args, const float* maximum, const float* sum_exp, double scale,
                             cudaStream_t stream) {
   const bool packets = in_packets(args.columns, args.logits);
-  launch(packets ? gradient_kernel<T, kPacket<T>> : gradient_kernel<T, 1>, args.rows, kRowThreads, 0, stream, args,
-         maximum, sum_exp, static_cast<float>(scale));
+  launch(packets ? cross_entropy_gradient_kernel<T, kPacket<T>> : cross_entropy_gradient_kernel<T, 1>, args.rows,
+         kRowThreads, 0, stream, args, maximum, sum_exp, static_cast<float>(scale));
 }
 
 #define QUINTET_INSTANTIATE(T)                                                                              \

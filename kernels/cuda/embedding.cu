@@ -35,12 +35,12 @@ constexpr int kBatch = 1024;
 constexpr unsigned kScatterThreads = 256;
 constexpr uint64_t kNone = ~uint64_t{0};
 
-// Sorts kBatch keys in shared memory (Batcher 1968, bitonic).
-__device__ void sort_batch(uint64_t* keys) {
-  for (unsigned size = 2; size <= kBatch; size *= 2) {
+// Sorts `count` keys in shared memory, a power of two (Batcher 1968, bitonic).
+__device__ void sort_batch(uint64_t* keys, unsigned count) {
+  for (unsigned size = 2; size <= count; size *= 2) {
     for (unsigned stride = size / 2; stride > 0; stride /= 2) {
       __syncthreads();
-      for (unsigned pair = threadIdx.x; pair < kBatch / 2; pair += kScatterThreads) {
+      for (unsigned pair = threadIdx.x; pair < count / 2; pair += kScatterThreads) {
         const unsigned low = 2 * pair - pair % stride, high = low + stride;
         const bool ascending = (low & size) == 0;
         const uint64_t a = keys[low], b = keys[high];
@@ -57,8 +57,8 @@ __device__ void sort_batch(uint64_t* keys) {
 // gradient[indices[t] - start] += d_output[t] for the rows of group blockIdx.x and the columns of blockIdx.y.
 template <typename T, int N>
 __global__ void __launch_bounds__(kScatterThreads)
-    scatter_kernel(int64_t count, int64_t width, const int32_t* indices, int64_t start, int64_t rows, const T* d_output,
-                   float* gradient) {
+    embedding_backward_kernel(int64_t count, int64_t width, const int32_t* indices, int64_t start, int64_t rows,
+                              const T* d_output, float* gradient) {
   __shared__ uint64_t keys[kBatch];
   __shared__ int warp_counts[kScatterThreads / 32];
   const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -84,9 +84,10 @@ __global__ void __launch_bounds__(kScatterThreads)
       next += kScatterThreads;
       __syncthreads();
     }
-    for (int i = filled + static_cast<int>(threadIdx.x); i < kBatch; i += kScatterThreads) keys[i] = kNone;
-    if (filled > 1) sort_batch(keys);
-    __syncthreads();
+    unsigned sorted = 1;
+    while (sorted < static_cast<unsigned>(filled)) sorted *= 2;
+    for (unsigned i = static_cast<unsigned>(filled) + threadIdx.x; i < sorted; i += kScatterThreads) keys[i] = kNone;
+    sort_batch(keys, sorted);
     if (column < width) {
       for (int i = 0; i < filled;) {
         const int64_t row = static_cast<int64_t>(keys[i] >> 32);
@@ -115,9 +116,9 @@ void scatter(int64_t count, int64_t width, const int32_t* indices, int64_t start
     launch(kernel, grid, kScatterThreads, 0, stream, count, width, indices, start, rows, d_output, gradient);
   };
   if (in_packets(width, d_output)) {
-    run(scatter_kernel<T, kPacket<T>>, kPacket<T>);
+    run(embedding_backward_kernel<T, kPacket<T>>, kPacket<T>);
   } else {
-    run(scatter_kernel<T, 1>, 1);
+    run(embedding_backward_kernel<T, 1>, 1);
   }
 }
 

@@ -11,34 +11,40 @@ inline constexpr unsigned kAllLanes = 0xffffffffU;
 
 struct Sum {
   static constexpr float kNeutral = 0.0F;
-  __device__ static float combine(float a, float b) { return a + b; }
+  template <typename T>
+  __device__ static T combine(T a, T b) {
+    return a + b;
+  }
 };
 // NaN never wins: who must see it finds it in the sum.
 struct Maximum {
   static constexpr float kNeutral = -std::numeric_limits<float>::infinity();
-  __device__ static float combine(float a, float b) { return b > a ? b : a; }
+  template <typename T>
+  __device__ static T combine(T a, T b) {
+    return b > a ? b : a;
+  }
 };
 
-// On all lanes.
-template <typename Operation>
-__device__ __forceinline__ float reduce_warp(float value) {
+// On all lanes. With `lanes`, a power of two, within each run of so many lanes.
+template <typename Operation, typename T>
+__device__ __forceinline__ T reduce_warp(T value, int lanes = 32) {
 #pragma unroll
-  for (int offset = 16; offset > 0; offset /= 2) {
+  for (int offset = lanes / 2; offset > 0; offset /= 2) {
     value = Operation::combine(value, __shfl_xor_sync(kAllLanes, value, offset));
   }
   return value;
 }
 
-// On all threads of a block of whole warps, 1024 threads at most. `scratch`: 32 floats of shared memory, free again
+// On all threads of a block of whole warps, 1024 threads at most. `scratch`: 32 values of shared memory, free again
 // after the next barrier of the block.
-template <typename Operation>
-__device__ __forceinline__ float reduce_block(float value, float* scratch) {
+template <typename Operation, typename T>
+__device__ __forceinline__ T reduce_block(T value, T* scratch) {
   value = reduce_warp<Operation>(value);
   if (blockDim.x == 32) return value;
   if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = value;
   __syncthreads();
   const unsigned lane = threadIdx.x % 32;
-  return reduce_warp<Operation>(lane < blockDim.x / 32 ? scratch[lane] : Operation::kNeutral);
+  return reduce_warp<Operation>(lane < blockDim.x / 32 ? scratch[lane] : T{Operation::kNeutral});
 }
 
 }  // namespace quintet::kernels::cuda

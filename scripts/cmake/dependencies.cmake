@@ -32,6 +32,14 @@ if(QUINTET_TESTS)
   find_package(Catch2 2 REQUIRED)
 endif()
 
+# The CUDA runtime, linked statically: what is built starts on a machine without a driver.
+if(CMAKE_CUDA_COMPILER)
+  find_package(CUDAToolkit REQUIRED)
+  add_library(quintet_cudart INTERFACE)
+  target_link_libraries(quintet_cudart INTERFACE CUDA::cudart_static)
+  target_include_directories(quintet_cudart SYSTEM INTERFACE ${CUDAToolkit_INCLUDE_DIRS})
+endif()
+
 # The GPU emulator's fibers.
 if(QUINTET_GPU_EMULATION)
   find_package(Boost REQUIRED COMPONENTS context)

@@ -50,8 +50,11 @@ void require_near(const std::vector<T>& got, const std::vector<float>& expected,
 // Bit for bit, where T is what the twin computes in or the values are already rounded.
 template <typename T>
 void require_equal(const std::vector<T>& got, const std::vector<float>& expected) {
-  require_near(got, expected, 0);
-  for (size_t i = 0; i < got.size(); ++i) REQUIRE(static_cast<float>(got[i]) == expected[i]);
+  REQUIRE(got.size() == expected.size());
+  for (size_t i = 0; i < got.size(); ++i) {
+    if (static_cast<float>(got[i]) == expected[i]) continue;
+    FAIL("element " << i << " is " << static_cast<float>(got[i]) << ", its twin says " << expected[i]);
+  }
 }
 
 }  // namespace quintet::testing

@@ -9,6 +9,7 @@
 #define __host__
 #define __forceinline__ inline
 #define __launch_bounds__(...)
+#define __grid_constant__
 // A block runs on one thread of the host, and blocks of that thread one after another.
 #define __shared__ static thread_local
 #define __align__(bytes) alignas(bytes)
