@@ -257,7 +257,7 @@ void Block::report_stuck() {
 std::string Block::describe(uint32_t thread) const {
   const Thread& t = threads_[thread];
   const uint3 at = place_of(thread, grid_.threads);
-  const std::string name = fmt::format("thread ({}, {}, {})", at.x, at.y, at.z);
+  std::string name = fmt::format("thread ({}, {}, {})", at.x, at.y, at.z);
   switch (t.state) {
     case State::done: return name + ", which has ended";
     case State::at_barrier:

@@ -86,7 +86,7 @@ std::string release(void* memory, MemoryKind kind) {
   // The address stays taken, so that a use of it is known for what it is.
   mprotect(reinterpret_cast<void*>(pages.begin), pages.bytes, PROT_NONE);
   madvise(reinterpret_cast<void*>(pages.begin), pages.bytes, MADV_DONTNEED);
-  const std::string report =
+  std::string report =
       intact ? std::string() : fmt::format("{} was written past its {} bytes", memory, allocation.bytes);
   all.freed.push_back(allocation.begin);
   if (all.freed.size() > kRemembered) {

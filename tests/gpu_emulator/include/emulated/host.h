@@ -138,7 +138,8 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
     const Call& made = *static_cast<const Call*>(data);
     std::apply(made.kernel, made.arguments);
   };
-  call.call = std::make_shared<Call>(kernel, std::tuple<Parameters...>(std::forward<Arguments>(arguments)...));
+  call.call = std::shared_ptr<void>(
+      std::make_shared<Call>(Call{kernel, std::tuple<Parameters...>(std::forward<Arguments>(arguments)...)}));
   call.call_bytes = sizeof(Call);
   return quintet::gpu_emulator::launch(*config, std::move(call));
 }
