@@ -49,7 +49,7 @@ TEST_CASE("a missing wait for another stream shows as a wrong number, the wait m
   CHECK(wrong < static_cast<int>(kSeeds));
 }
 
-TEST_CASE("nothing has happened before somebody waits; pinned memory changed too early is read changed",
+TEST_CASE("nothing has happened before somebody waits, so pinned memory changed too early is read changed",
           "[quick][emulator]") {
   const Stream stream;
   const DeviceArray<float> memory(4);
@@ -68,7 +68,7 @@ TEST_CASE("nothing has happened before somebody waits; pinned memory changed too
   CHECK(memory.read(stream)[2] == 1);
 }
 
-TEST_CASE("an event tells when what came before it is done; one that was never recorded holds nobody up",
+TEST_CASE("an event tells when what came before it is done, and one never recorded holds nobody up",
           "[quick][emulator]") {
   const Stream stream, other;
   const Event event;

@@ -78,8 +78,8 @@ struct Problem {
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("cross entropy's statistics and gradient are its twin's; padding is never read", "[quick][loss]",
-                   float, bfloat16) {
+TEMPLATE_TEST_CASE("cross entropy's statistics and gradient are its twin's, padding unread", "[quick][loss]", float,
+                   bfloat16) {
   using T = TestType;
   const Stream stream;
   for (const int64_t columns : {1, 5, 33, 64, 1003, 9000}) {
