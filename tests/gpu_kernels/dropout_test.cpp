@@ -35,8 +35,9 @@ TEMPLATE_TEST_CASE("operands off a 16-byte boundary are read element by element"
   const auto branch = random_values<T>(2 * width, 1), residual = random_values<T>(2 * width, 2);
   std::vector<float> expected(branch.size());
   kernels::cpu::add_dropout(1, {}, 2, width, widened(residual).data(), widened(branch).data(), expected.data());
-  for (const int64_t off : {0, 1, 2}) {
-    const DeviceArray<T> branch_d(branch), residual_d(residual, off == 1 ? 1 : 0), output(2 * width, off == 2 ? 1 : 0);
+  for (const int64_t off : {0, 1, 2, 3}) {
+    const DeviceArray<T> branch_d(branch, off == 3 ? 1 : 0), residual_d(residual, off == 1 ? 1 : 0),
+        output(2 * width, off == 2 ? 1 : 0);
     kernels::cuda::add_dropout<T>({}, 2, width, residual_d, branch_d, output, stream);
     require_equal(output.read(stream), rounded<T>(expected));
   }
