@@ -142,10 +142,7 @@ bool Machine::run_one(std::unique_lock<std::mutex>& lock) {
   if (!report.empty() && fault_.empty()) {
     fault_ = report;
     std::fprintf(stderr, "GPU emulator: %s\n", report.c_str());
-    for (const auto& held : streams_) held->queue.clear();
-    for (const auto& event : events_) {
-      if (event->happened) *event->happened = true;
-    }
+    abandon();
   }
   changed_.notify_all();
   return true;
@@ -199,7 +196,15 @@ std::string Machine::fault() {
 void Machine::reset() {
   const std::lock_guard lock(mutex_);
   fault_.clear();
+  abandon();
+}
+
+// Whoever waits for what is queued waits no more.
+void Machine::abandon() {
   for (const auto& stream : streams_) stream->queue.clear();
+  for (const auto& event : events_) {
+    if (event->happened) *event->happened = true;
+  }
 }
 
 void Machine::wake() { changed_.notify_all(); }

@@ -81,6 +81,7 @@ class Machine {
   template <typename Predicate>
   void run_until(Predicate&& done);
   bool run_one(std::unique_lock<std::mutex>& lock);
+  void abandon();
 
   int devices_ = 1;
   uint64_t seed_ = 0;
