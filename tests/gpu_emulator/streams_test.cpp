@@ -105,6 +105,22 @@ TEST_CASE("threads of the host with streams of their own do not disturb each oth
   CHECK(wrong == std::vector<int>(4));
 }
 
+TEST_CASE("a thread that waits for another thread's stream gets its work done", "[quick][emulator]") {
+  const Stream first;
+  const Event made;
+  const DeviceArray<float> ramp(std::vector<float>(64)), copy(64);
+  fill_ramp(64, 2, ramp, first);
+  require_success(cudaEventRecord(made.handle, first));
+  float copied = 0;
+  std::thread([&] {
+    const Stream second;
+    require_success(cudaStreamWaitEvent(second, made.handle, 0));
+    require_success(cudaMemcpyAsync(copy.data(), ramp.data(), 256, cudaMemcpyDeviceToDevice, second));
+    copied = copy.read(second)[3];
+  }).join();
+  CHECK(copied == 6);
+}
+
 TEST_CASE("after a fault nothing runs and every call says so", "[quick][emulator]") {
   const Stream stream;
   const DeviceArray<float> ramp(std::vector<float>(8));
