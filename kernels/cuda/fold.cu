@@ -1,5 +1,5 @@
 // A packet of 16 bytes of each input a thread. Moves one element each of every input and of the output: the floor is
-// that many bytes over the copy bandwidth.
+// that many bytes over the copy bandwidth. Twin: lib/comm/fold.cpp.
 #include "kernels/cuda/fold.h"
 
 #include <algorithm>
