@@ -20,6 +20,9 @@ QUINTET_PTX void* dynamic_shared_memory();
 // Two fp32 to two bf16, each rounded to nearest even; `low` lies in the low half.
 QUINTET_PTX uint32_t to_bfloat16_pair(float low, float high);
 
+// 2^x to about 2 units in the last place; results below the normal numbers become 0.
+QUINTET_PTX float power_of_two(float x);
+
 // Four 8x8 matrices of 16-bit elements: lane l gives the address of row l % 8 of matrix l / 8 in shared memory, 16-byte
 // aligned; to[i] becomes elements (lane / 4, 2 (lane % 4)) and the next of matrix i. All 32 lanes.
 QUINTET_PTX void load_matrices(uint32_t (&to)[4], const void* row);
@@ -51,6 +54,12 @@ QUINTET_PTX uint32_t to_bfloat16_pair(float low, float high) {
   uint32_t pair;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
   return pair;
+}
+
+QUINTET_PTX float power_of_two(float x) {
+  float power;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
+  return power;
 }
 
 QUINTET_PTX void load_matrices(uint32_t (&to)[4], const void* row) {

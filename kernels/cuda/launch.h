@@ -32,11 +32,19 @@ struct GridSize {
       : blocks(size), file(at_file), line(at_line) {}
 };
 
-// kernel<<<grid, threads, shared_bytes, stream>>>(arguments...); an empty grid is not launched.
+inline constexpr int64_t kUsualSharedBytes = 48 * 1024;
+
+// kernel<<<grid, threads, shared_bytes, stream>>>(arguments...); an empty grid is not launched. More shared memory than
+// the usual is asked for.
 template <typename... Parameters, typename... Arguments>
 void launch(void (*kernel)(Parameters...), GridSize grid, unsigned threads, int64_t shared_bytes, cudaStream_t stream,
             Arguments&&... arguments) {
   if (grid.blocks.x == 0 || grid.blocks.y == 0 || grid.blocks.z == 0) return;
+  if (shared_bytes > kUsualSharedBytes) {
+    require_success(
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, narrow<int>(shared_bytes)), grid.file,
+        grid.line);
+  }
   cudaLaunchConfig_t config = {};
   config.gridDim = grid.blocks;
   config.blockDim = dim3(threads);

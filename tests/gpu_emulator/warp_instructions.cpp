@@ -6,6 +6,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "lib/base/dtype.h"
 #include "tests/gpu_emulator/block.h"
@@ -56,6 +57,11 @@ struct Fragments {
 void* dynamic_shared_memory() { return current_block()->dynamic_shared_memory(); }
 
 uint32_t to_bfloat16_pair(float low, float high) { return pair_of(low, high); }
+
+float power_of_two(float x) {
+  const float power = std::exp2(x);
+  return power < std::numeric_limits<float>::min() ? 0.0F : power;
+}
 
 void load_matrices(uint32_t (&to)[4], const void* row) { load<false>(to, row, "ldmatrix"); }
 void load_matrices_transposed(uint32_t (&to)[4], const void* row) { load<true>(to, row, "ldmatrix.trans"); }
