@@ -15,13 +15,16 @@
 namespace quintet::kernels::cuda {
 namespace {
 
+template <int D>
+constexpr int kUnroll = D <= 96 ? D / 16 : 4;
+
 // Queries against keys: a warp owns 16 * kStrips queries.
 template <int D>
 struct QueryTiles {
   static constexpr int kWarps = 4, kThreads = 32 * kWarps;
-  static constexpr int kStrips = D <= 96 ? 2 : 1;
+  static constexpr int kStrips = D <= 128 ? 2 : 1;
   static constexpr int kQueries = 16 * kStrips * kWarps;
-  static constexpr int kKeys = D == 128 ? 64 : 32;
+  static constexpr int kKeys = 32;
   static constexpr int64_t kSharedBytes = (2 * kQueries + 4 * kKeys) * D * int64_t{sizeof(bfloat16)};
   static_assert(kRowPadding % kQueries == 0);
 };
@@ -39,7 +42,7 @@ struct KeyTiles {
 };
 
 template <int D>
-__global__ void __launch_bounds__(QueryTiles<D>::kThreads)
+__global__ void __launch_bounds__(QueryTiles<D>::kThreads, 1)
     attention_backward_query_kernel(AttentionBackwardArgs<bfloat16> args, AttentionRows rows, float scale,
                                     float factor) {
   using Tiles = QueryTiles<D>;
@@ -65,7 +68,7 @@ __global__ void __launch_bounds__(QueryTiles<D>::kThreads)
                                            dim);
   start_tile<D, Tiles::kQueries, kThreads>(d_outputs, args.d_output.at(b, head), args.d_output.row_stride, first,
                                            query_rows, dim);
-  const int64_t first_of_lane = (b * shape.heads + head) * rows.padded + first + row + lane / 4;
+  const float2* row_of_lane = rows.at(b, shape.heads, head) + first + row + lane / 4;
 
   float d_query[kStrips][D / 8][4] = {};
   int key = visible.hull.begin / kKeys * kKeys, stage = 0;
@@ -79,8 +82,8 @@ __global__ void __launch_bounds__(QueryTiles<D>::kThreads)
     bfloat16* keys = tiles + stage * 2 * kKeys * D;
 
     float weights[kStrips][kKeys / 8][4], d_scores[kStrips][kKeys / 8][4];
-    product_of_rows<D>(weights, queries, row, keys);
-    product_of_rows<D>(d_scores, d_outputs, row, keys + kKeys * D);
+    product_of_rows<D, kUnroll<D>>(d_scores, d_outputs, row, keys + kKeys * D);
+    product_of_rows<D, kUnroll<D>>(weights, queries, row, keys);
     if (!visible.whole(key, kKeys)) {
       const AttentionMask mask(shape, b);  // made anew: kept, it would cost registers through the products
 #pragma unroll
@@ -97,12 +100,12 @@ __global__ void __launch_bounds__(QueryTiles<D>::kThreads)
 #pragma unroll
     for (int i = 0; i < kStrips * 2; ++i) {
       // Read anew for each tile, from L1: kept, they too would cost registers.
-      const float reference = rows.references[first_of_lane + 8 * i], delta = rows.deltas[first_of_lane + 8 * i];
+      const float2 terms = row_of_lane[8 * i];
 #pragma unroll
       for (int j = 0; j < kKeys / 8 * 2; ++j) {
-        const float p = power_of_two(weights[i / 2][j / 2][i % 2 * 2 + j % 2] * scale - reference);
+        const float p = power_of_two(weights[i / 2][j / 2][i % 2 * 2 + j % 2] * scale - terms.x);
         float& d_score = d_scores[i / 2][j / 2][i % 2 * 2 + j % 2];
-        d_score = p * (d_score - delta);
+        d_score = p * (d_score - terms.y);
       }
     }
     add_weighted_rows<D>(d_query, d_scores, keys);
@@ -143,11 +146,9 @@ __global__ void __launch_bounds__(KeyTiles<D>::kThreads)
     start_tile<D, kQueries, kThreads>(queries + kQueries * D, args.d_output.at(b, h), args.d_output.row_stride, query,
                                       query_rows, dim);
     if (threadIdx.x < kQueries / 2) {
-      const int quarter = static_cast<int>(threadIdx.x) % (kQueries / 4) * 4;
-      const bool deltas = threadIdx.x >= kQueries / 4;
-      const int64_t at = (b * shape.heads + h) * rows.padded + query + quarter;
-      copy_async(reinterpret_cast<float*>(queries + 2 * kQueries * D) + (deltas ? kQueries : 0) + quarter,
-                 (deltas ? rows.deltas : rows.references) + at);
+      const int pair = static_cast<int>(threadIdx.x) * 2;
+      copy_async(reinterpret_cast<float2*>(queries + 2 * kQueries * D) + pair,
+                 rows.at(b, shape.heads, h) + query + pair);
     }
   };
   start_tile<D, kKeys, kThreads>(keys, args.key.at(b, key_head), args.key.row_stride, first, key_rows, dim);
@@ -173,29 +174,38 @@ __global__ void __launch_bounds__(KeyTiles<D>::kThreads)
     commit_copies();
     bfloat16* queries = stages + stage * Tiles::kStageElements;
     bfloat16* d_outputs = queries + kQueries * D;
-    const float* references = reinterpret_cast<const float*>(d_outputs + kQueries * D);
-    const float* deltas = references + kQueries;
+    const auto* terms_of_rows = reinterpret_cast<const float2*>(d_outputs + kQueries * D);
     stage ^= 1;
+
+    const VisibleKeys visible(AttentionMask(shape, b), query, kQueries);
+    if (!visible.any(first, kKeys)) continue;
+    const bool whole = visible.whole(first, kKeys);
 
     // Transposed: rows are keys.
     float weights[1][kQueries / 8][4], d_scores[1][kQueries / 8][4];
-    product_of_rows<D>(weights, keys, row, queries);
-    product_of_rows<D>(d_scores, values, row, d_outputs);
-    const AttentionMask mask(shape, b);
-    const bool whole = mask.document_starts == nullptr && mask.end(query) >= first + kKeys;
+    product_of_rows<D, kUnroll<D>>(weights, keys, row, queries);
+    product_of_rows<D, kUnroll<D>>(d_scores, values, row, d_outputs);
+    if (!whole) {
+      const AttentionMask mask(shape, b);
+#pragma unroll
+      for (int i = 0; i < kQueries / 8 * 2; ++i) {
+        const int q = query + i / 2 * 8 + 2 * (lane % 4) + i % 2, at = first + row + lane / 4;
+        const KeyRange seen = {mask.begin(q) - at, mask.end(q) - at};
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          if (8 * half < seen.begin || 8 * half >= seen.end) weights[0][i / 2][2 * half + i % 2] = -infinity();
+        }
+      }
+    }
 #pragma unroll
     for (int i = 0; i < kQueries / 8 * 2; ++i) {
-      const int column = i / 2 * 8 + 2 * (lane % 4) + i % 2;
-      const float reference = references[column], delta = deltas[column];
-      KeyRange seen = {0, key_rows};
-      if (!whole) seen = {mask.begin(query + column), mask.end(query + column)};
+      const float2 terms = terms_of_rows[i / 2 * 8 + 2 * (lane % 4) + i % 2];
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const int k = first + row + 8 * half + lane / 4;
         float& weight = weights[0][i / 2][2 * half + i % 2];
         float& d_score = d_scores[0][i / 2][2 * half + i % 2];
-        weight = k >= seen.begin && k < seen.end ? power_of_two(weight * scale - reference) : 0.0F;
-        d_score = weight * (d_score - delta);
+        weight = power_of_two(weight * scale - terms.x);
+        d_score = weight * (d_score - terms.y);
       }
     }
     add_weighted_rows<D>(d_value, weights, d_outputs, unit);

@@ -13,6 +13,9 @@
 namespace quintet::kernels::cuda {
 namespace {
 
+template <int D>
+constexpr int kUnroll = D <= 128 ? D / 16 : 4;
+
 constexpr int kWarps = 4, kThreads = 32 * kWarps;
 
 template <int D>
@@ -65,7 +68,7 @@ __global__ void __launch_bounds__(kThreads) attention_forward_kernel(AttentionFo
     bfloat16* keys = tiles + stage * 2 * kKeys * D;
 
     float scores[kStrips][kKeys / 8][4];
-    product_of_rows<D>(scores, queries, row, keys);
+    product_of_rows<D, kUnroll<D>>(scores, queries, row, keys);
     if (!visible.whole(key, kKeys)) {
       const AttentionMask mask(shape, b);  // made anew: kept, it would cost registers through the products
 #pragma unroll

@@ -69,16 +69,21 @@ struct VisibleKeys {
     common.begin = most;
   }
 
+  __device__ bool any(int key, int keys) const { return key < hull.end && key + keys > hull.begin; }
   __device__ bool whole(int key, int keys) const { return key >= common.begin && key + keys <= common.end; }
 };
 
-// Backward's workspace: for each batch entry and head, over query rows padded to kRowPadding, log_sum_exp in powers of
-// two and then output . d_output. A row that sees nothing or is padding has +inf and 0, by which its weights are zero.
+// Backward's workspace: for each batch entry and head, over query rows padded to kRowPadding, x is log_sum_exp in
+// powers of two and y is output . d_output. A row that sees nothing or is padding has +inf and 0, by which its weights
+// are zero.
 inline constexpr int64_t kRowPadding = 128;
 struct AttentionRows {
-  float* references;
-  float* deltas;
+  float2* of_heads;
   int64_t padded;
+
+  constexpr float2* at(int64_t batch, int64_t heads, int64_t head) const {
+    return of_heads + (batch * heads + head) * padded;
+  }
 };
 template <typename T>
 AttentionRows attention_rows(const AttentionBackwardArgs<T>& args, cudaStream_t stream);

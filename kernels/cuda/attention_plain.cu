@@ -1,10 +1,10 @@
 // Attention in fp32, for checking others and for training in fp32: fused multiply-adds, no tensor cores, memory linear
 // in the sequence. A block of 8 warps takes 32 rows of one side and passes over the other side in tiles of 32 rows, all
-// held in shared memory in rows of an odd length, so that lanes that each read a row meet no bank twice. A warp owns 4
-// rows: a lane has their scores against one streamed row, then one column in 32 of their sums, to which weights come by
-// shuffles. Forward and d_query stream keys past queries; d_key and d_value stream the queries of each head past keys,
-// as in attention_backward.cu. Sums have one owner and one order. Bound by reads of shared memory: some 2 for each of
-// its multiply-adds, so a few percent of the fp32 peak. Twins: kernels/cpu/attention.cpp,
+// held in shared memory, in rows whose 16-byte units lie in other banks than the next row's. A warp owns 4 rows: a lane
+// has their scores against one streamed row, then one column in 32 of their sums, for which the warp's weights lie in
+// shared memory. Forward and d_query stream keys past queries; d_key and d_value stream the queries of each head past
+// keys, as in attention_backward.cu. Sums have one owner and one order. Shared memory bounds it: 8 reads of a warp for
+// 16 multiply-adds of scores, 5 for 16 of sums, where 4 would keep up. Twins: kernels/cpu/attention.cpp,
 // kernels/cpu/attention_backward.cpp.
 #include <cmath>
 
@@ -18,7 +18,7 @@ constexpr int kTile = 32, kWarps = 8, kThreads = 32 * kWarps, kOwned = kTile / k
 
 // Rows of up to 32 * kColumns elements.
 template <int kColumns>
-constexpr int kRow = 32 * kColumns + 1;
+constexpr int kRow = 32 * kColumns + 4;
 template <int kColumns>
 constexpr int64_t kTileBytes = kTile* kRow<kColumns>* int64_t{sizeof(float)};
 
@@ -39,8 +39,7 @@ __device__ __forceinline__ void load_tile(float* tile, const float* head, int64_
         for (int k = 0; k < 4; ++k) values[k] = column + k < dim ? from[k] : 0.0F;
       }
     }
-#pragma unroll
-    for (int k = 0; k < 4; ++k) tile[row * kRow<kColumns> + column + k] = values[k];
+    store(values, tile + row * kRow<kColumns> + column);
   }
 }
 
@@ -50,10 +49,16 @@ __device__ __forceinline__ void multiply_rows(float (&to)[kOwned], const float* 
   const int lane = static_cast<int>(threadIdx.x % 32), row = static_cast<int>(threadIdx.x / 32) * kOwned;
 #pragma unroll
   for (int r = 0; r < kOwned; ++r) to[r] = 0.0F;
-  for (int i = 0; i < dim; ++i) {
-    const float factor = streamed[lane * kRow<kColumns> + i];
+  for (int i = 0; i < dim; i += 4) {
+    float factors[4];
+    load(streamed + lane * kRow<kColumns> + i, factors);
 #pragma unroll
-    for (int r = 0; r < kOwned; ++r) to[r] += own[(row + r) * kRow<kColumns> + i] * factor;
+    for (int r = 0; r < kOwned; ++r) {
+      float values[4];
+      load(own + (row + r) * kRow<kColumns> + i, values);
+#pragma unroll
+      for (int k = 0; k < 4; ++k) to[r] += values[k] * factors[k];
+    }
   }
 }
 
@@ -61,16 +66,22 @@ __device__ __forceinline__ void multiply_rows(float (&to)[kOwned], const float* 
 template <int kColumns>
 __device__ __forceinline__ void add_weighted(float (&sums)[kOwned][kColumns], const float (&weights)[kOwned],
                                              const float* streamed) {
+  static_assert(kOwned == 4);
+  __shared__ float4 of_lanes[kWarps][32];
+  float4* of_warp = of_lanes[threadIdx.x / 32];
   const int lane = static_cast<int>(threadIdx.x % 32);
+  __syncwarp();
+  of_warp[lane] = make_float4(weights[0], weights[1], weights[2], weights[3]);
+  __syncwarp();
   for (int j = 0; j < kTile; ++j) {
-    float weight[kOwned];
-#pragma unroll
-    for (int r = 0; r < kOwned; ++r) weight[r] = __shfl_sync(kAllLanes, weights[r], j);
+    const float4 weight = of_warp[j];
 #pragma unroll
     for (int column = 0; column < kColumns; ++column) {
       const float value = streamed[j * kRow<kColumns> + 32 * column + lane];
-#pragma unroll
-      for (int r = 0; r < kOwned; ++r) sums[r][column] += weight[r] * value;
+      sums[0][column] += weight.x * value;
+      sums[1][column] += weight.y * value;
+      sums[2][column] += weight.z * value;
+      sums[3][column] += weight.w * value;
     }
   }
 }
@@ -162,7 +173,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   load_tile<kColumns>(queries, args.query.at(b, head), args.query.row_stride, first, mask.query_rows, dim, packets);
   load_tile<kColumns>(d_outputs, args.d_output.at(b, head), args.d_output.row_stride, first, mask.query_rows, dim,
                       packets);
-  const int64_t rows_of_head = (b * shape.heads + head) * rows.padded;
+  const float2* terms = rows.at(b, shape.heads, head) + row;
 
   float d_query[kOwned][kColumns] = {};
   for (int key = visible.hull.begin / kTile * kTile; key < visible.hull.end; key += kTile) {
@@ -175,10 +186,8 @@ __global__ void __launch_bounds__(kThreads, 1)
     multiply_rows<kColumns>(d_scores, d_outputs, values, dim);
 #pragma unroll
     for (int r = 0; r < kOwned; ++r) {
-      const bool seen = row + r < mask.query_rows && mask.sees(row + r, key + lane);
-      d_scores[r] = seen ? exp2f(weights[r] * scale - rows.references[rows_of_head + row + r]) *
-                               (d_scores[r] - rows.deltas[rows_of_head + row + r])
-                         : 0.0F;
+      const bool seen = mask.sees(row + r, key + lane);
+      d_scores[r] = seen ? exp2f(weights[r] * scale - terms[r].x) * (d_scores[r] - terms[r].y) : 0.0F;
     }
     add_weighted<kColumns>(d_query, d_scores, keys);
   }
@@ -205,6 +214,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   float d_key[kOwned][kColumns] = {}, d_value[kOwned][kColumns] = {};
   for (int64_t head = key_head * group; head < (key_head + 1) * group; ++head) {
     for (int query = mask.first_query(first) / kTile * kTile; query < mask.query_rows; query += kTile) {
+      if (!VisibleKeys(mask, query, kTile).any(first, kTile)) continue;
       __syncthreads();
       load_tile<kColumns>(queries, args.query.at(b, head), args.query.row_stride, query, mask.query_rows, dim, packets);
       load_tile<kColumns>(d_outputs, args.d_output.at(b, head), args.d_output.row_stride, query, mask.query_rows, dim,
@@ -213,12 +223,11 @@ __global__ void __launch_bounds__(kThreads, 1)
       float weights[kOwned], d_scores[kOwned];
       multiply_rows<kColumns>(weights, keys, queries, dim);
       multiply_rows<kColumns>(d_scores, values, d_outputs, dim);
-      const int64_t at = (b * shape.heads + head) * rows.padded + query + lane;
-      const float reference = rows.references[at], delta = rows.deltas[at];
+      const float2 terms = rows.at(b, shape.heads, head)[query + lane];
 #pragma unroll
       for (int r = 0; r < kOwned; ++r) {
-        weights[r] = mask.sees(query + lane, row + r) ? exp2f(weights[r] * scale - reference) : 0.0F;
-        d_scores[r] = weights[r] * (d_scores[r] - delta);
+        weights[r] = mask.sees(query + lane, row + r) ? exp2f(weights[r] * scale - terms.x) : 0.0F;
+        d_scores[r] = weights[r] * (d_scores[r] - terms.y);
       }
       add_weighted<kColumns>(d_value, weights, d_outputs);
       add_weighted<kColumns>(d_key, d_scores, queries);

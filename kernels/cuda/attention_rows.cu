@@ -52,8 +52,7 @@ __global__ void __launch_bounds__(kThreads)
     const float log_sum_exp = args.log_sum_exp[(at.b * args.shape.heads + at.head) * args.shape.query_rows + at.q];
     if (log_sum_exp != -infinity()) reference = log_sum_exp * kLog2E;
   }
-  rows.references[at.index] = reference;
-  rows.deltas[at.index] = real ? sum : 0.0F;
+  rows.of_heads[at.index] = make_float2(reference, real ? sum : 0.0F);
 }
 
 template <typename T, int N>
@@ -128,15 +127,14 @@ void check_shape(const AttentionShape& shape) {
 }
 
 int64_t attention_backward_workspace(const AttentionShape& shape) {
-  return 2 * shape.batch * shape.heads * round_up(shape.query_rows, kRowPadding) * int64_t{sizeof(float)};
+  return shape.batch * shape.heads * round_up(shape.query_rows, kRowPadding) * int64_t{sizeof(float2)};
 }
 
 template <typename T>
 AttentionRows attention_rows(const AttentionBackwardArgs<T>& args, cudaStream_t stream) {
   const int64_t padded = round_up(args.shape.query_rows, kRowPadding);
   const int64_t count = args.shape.batch * args.shape.heads * padded;
-  float* workspace = static_cast<float*>(args.workspace);
-  const AttentionRows rows = {workspace, workspace + count, padded};
+  const AttentionRows rows = {static_cast<float2*>(args.workspace), padded};
   const bool packets = args.shape.head_dim % kPacket<T> == 0 && aligned(args.output) && aligned(args.d_output);
   const int lanes = lanes_for(args.shape.head_dim, packets ? kPacket<T> : 1);
   launch(packets ? attention_rows_kernel<T, kPacket<T>> : attention_rows_kernel<T, 1>,

@@ -62,8 +62,9 @@ __device__ __forceinline__ void multiply_pair(float (&first)[4], float (&second)
   multiply_accumulate(second, left, high);
 }
 
-// to = rows [row, row + 16 * kStrips) of `left` times all 8 * kTiles rows of `right`, transposed.
-template <int D, int kStrips, int kTiles>
+// to = rows [row, row + 16 * kStrips) of `left` times all 8 * kTiles rows of `right`, transposed. kUnroll steps of 16
+// columns lie side by side in the code: the more there are, the more addresses the compiler holds in registers.
+template <int D, int kUnroll, int kStrips, int kTiles>
 __device__ __forceinline__ void product_of_rows(float (&to)[kStrips][kTiles][4], bfloat16* left, int row,
                                                 bfloat16* right) {
 #pragma unroll
@@ -71,7 +72,7 @@ __device__ __forceinline__ void product_of_rows(float (&to)[kStrips][kTiles][4],
 #pragma unroll
     for (int i = 0; i < kTiles * 4; ++i) to[strip][i / 4][i % 4] = 0.0F;
   }
-#pragma unroll
+#pragma unroll(kUnroll)
   for (int step = 0; step < D / 16; ++step) {
     uint32_t a[kStrips][4];
 #pragma unroll

@@ -324,7 +324,8 @@ TEST_CASE("attention in fp32 takes heads of any size", "[quick][attention]") {
 TEMPLATE_TEST_CASE("attention shares a key head among its query heads", "[quick][attention]", float, bfloat16) {
   for (const int64_t key_heads : {1, 2, 4}) {
     CAPTURE(key_heads);
-    require_good(random_case<TestType>({2, 4, key_heads, 67, 67, 32}));
+    const int64_t rows = sizeof(TestType) == 2 ? 67 : 35;  // more than a tile
+    require_good(random_case<TestType>({2, 4, key_heads, rows, rows, 32}));
   }
 }
 
