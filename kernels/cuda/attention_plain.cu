@@ -1,11 +1,14 @@
-// Attention in fp32, for checking others and for training in fp32: fused multiply-adds, no tensor cores, memory linear
-// in the sequence. A block of 8 warps takes 32 rows of one side and passes over the other side in tiles of 32 rows, all
-// held in shared memory, in rows whose 16-byte units lie in other banks than the next row's. A warp owns 4 rows: a lane
-// has their scores against one streamed row, then one column in 32 of their sums, for which the warp's weights lie in
+// Attention in fp32, for training in fp32 and to check others by: multiply-adds, no tensor cores, memory linear in the
+// sequence. A block of 8 warps takes 32 rows of one side and passes over the other side in tiles of 32 rows, all held
+// in shared memory, in rows whose 16-byte units lie in other banks than the next row's. A warp owns 4 rows: a lane has
+// their scores against one streamed row, then one column in 32 of their sums, for which the warp's weights lie in
 // shared memory. Forward and d_query stream keys past queries; d_key and d_value stream the queries of each head past
-// keys, as in attention_backward.cu. Sums have one owner and one order. Shared memory bounds it: 8 reads of a warp for
-// 16 multiply-adds of scores, 5 for 16 of sums, where 4 would keep up. Twins: kernels/cpu/attention.cpp,
-// kernels/cpu/attention_backward.cpp.
+// keys, as in attention_backward.cu. Sums have one owner and one order.
+//
+// FLOPs as in the bf16 kernels; bytes too, of the streamed side once for each 32 rows. Budget: one block a
+// multiprocessor, at most 200 registers, 133 KiB at D 256. Shared memory bounds it: 8 reads of a warp for 16
+// multiply-adds of scores, 5 for 16 of sums, where 4 would keep up. Hoped for: a third of the fp32 peak.
+// Twins: kernels/cpu/attention.cpp, kernels/cpu/attention_backward.cpp.
 #include <cmath>
 
 #include "kernels/cuda/attention_mask.h"
