@@ -1,8 +1,10 @@
 #include "kernels/cuda/attention.h"
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <optional>
+#include <utility>
 
 #include "kernels/cpu/attention.h"
 #include "tests/gpu_kernels/twins.h"
@@ -418,6 +420,18 @@ TEMPLATE_TEST_CASE("large scores neither overflow nor lose the largest", "[quick
     REQUIRE(std::abs(static_cast<double>(static_cast<float>(got.values.output[i])) - exact.output[i]) < 0.02);
   }
   require_log_sum_exp(got.log_sum_exp, exact.log_sum_exp);
+}
+
+TEMPLATE_TEST_CASE("a NaN among the keys is not hidden from those who see it", "[quick][attention]", float, bfloat16) {
+  auto c = random_case<TestType>({1, 1, 1, 140, 140, 32});
+  c.key[static_cast<size_t>(100 * c.row(1))] = TestType(std::numeric_limits<float>::quiet_NaN());
+  const auto got = on_device(c);
+  for (size_t q = 0; q < 140; ++q) {
+    const auto first = static_cast<float>(got.values.output[q * static_cast<size_t>(c.row(1))]);
+    CAPTURE(q);
+    CHECK(std::isnan(first) == (q >= 100));
+    CHECK(std::isnan(got.log_sum_exp[q]) == (q >= 100));
+  }
 }
 
 TEMPLATE_TEST_CASE("attention merged over blocks of keys is attention over all", "[quick][attention]", float,
