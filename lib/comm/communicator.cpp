@@ -63,6 +63,15 @@ std::string Communicator::label_of(int64_t rank) const {
 
 void Communicator::set_watchdog(double seconds) { watchdog_seconds_ = seconds; }
 
+void Communicator::set_queue(device::WorkQueue* queue) {
+  if (queue != nullptr && placement_.world_size > 1 && !transport_->carries_device_memory())
+    fail(ExitCode::config,
+         "device.kind: GPUs of several processes cannot talk to each other yet; start one process with --ranks {}, or "
+         "choose cpu",
+         placement_.world_size);
+  transport_->memory().use(queue);
+}
+
 template <typename Describe>
 ProcessGroup& Communicator::group_on(uint8_t lane, std::optional<Axis> booked_under, const Describe& describe) {
   std::unique_ptr<ProcessGroup>& group = groups_[{lane, booked_under}];

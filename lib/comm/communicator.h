@@ -13,6 +13,7 @@
 
 #include "lib/base/error.h"
 #include "lib/comm/process_group.h"
+#include "lib/device/device.h"
 #include "lib/mesh/mesh.h"
 
 namespace quintet::comm {
@@ -42,6 +43,10 @@ class Communicator {
   std::string label_of(int64_t rank) const;
   // Seconds that a wait may last without any operation of this rank moving on; 0 = for ever.
   void set_watchdog(double seconds);
+
+  // Operands may lie in the memory of this queue's device from now on; null: no more. An Error(config) where the ranks
+  // cannot reach each other's devices.
+  void set_queue(device::WorkQueue* queue);
 
   // This rank's group along `axes`, made on first use. See ProcessGroup for booking.
   ProcessGroup& group(AxisSet axes, std::optional<Axis> booked_under);
@@ -82,6 +87,20 @@ class Communicator {
   Traffic traffic_;
   std::vector<std::shared_ptr<Operation>> in_flight_;                                        // in order of posting
   std::map<std::pair<uint8_t, std::optional<Axis>>, std::unique_ptr<ProcessGroup>> groups_;  // by lane and booking
+};
+
+// While it lives, operands may lie in the device's memory.
+class DeviceScope {
+ public:
+  DeviceScope(Communicator& communicator, device::Device& device) : communicator_(communicator) {
+    communicator.set_queue(device.queue());
+  }
+  ~DeviceScope() { communicator_.set_queue(nullptr); }
+  DeviceScope(const DeviceScope&) = delete;
+  DeviceScope& operator=(const DeviceScope&) = delete;
+
+ private:
+  Communicator& communicator_;
 };
 
 // Runs `body` as `ranks` threads of this process and returns the process's exit code: 0, or that of the first cause,

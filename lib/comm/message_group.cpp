@@ -1,16 +1,10 @@
 #include "lib/comm/message_group.h"
 
-#include <cstring>
-
 namespace quintet::comm {
 namespace {
 
 std::span<std::byte> bytes_of(const Tensor& tensor) {
   return {static_cast<std::byte*>(tensor.data()), static_cast<size_t>(tensor.bytes())};
-}
-
-void copy(std::span<const std::byte> from, std::span<std::byte> to) {
-  if (!from.empty() && from.data() != to.data()) std::memcpy(to.data(), from.data(), from.size());
 }
 
 }  // namespace
@@ -41,7 +35,7 @@ Handle MessageGroup::do_all_reduce(Tensor tensor, Reduction reduction, std::stri
 Handle MessageGroup::do_reduce_scatter(Tensor input, std::span<const int64_t> counts, Tensor output,
                                        std::string_view what) {
   if (size() == 1) {
-    copy(bytes_of(input), bytes_of(output));
+    transport_.memory().copy(bytes_of(input), bytes_of(output).data());
     return {};
   }
   return communicator_.post(std::make_shared<ReduceScatterOperation>(info("reduce-scatter", what, input.bytes()), *this,
@@ -51,7 +45,7 @@ Handle MessageGroup::do_reduce_scatter(Tensor input, std::span<const int64_t> co
 Handle MessageGroup::do_all_gather(Tensor input, std::span<const int64_t> counts, Tensor output,
                                    std::string_view what) {
   const auto places = pieces_of(output, counts);
-  copy(bytes_of(input), places[static_cast<size_t>(rank())]);
+  transport_.memory().copy(bytes_of(input), places[static_cast<size_t>(rank())].data());
   if (size() == 1) return {};
   const Tag tag = transport_.next_tag(lane_);
   Exchange exchange;
@@ -77,7 +71,7 @@ Handle MessageGroup::do_broadcast(Tensor tensor, int64_t root, std::string_view 
 Handle MessageGroup::do_all_to_all(Tensor input, std::span<const int64_t> send_counts, Tensor output,
                                    std::span<const int64_t> receive_counts, std::string_view what) {
   const auto outgoing = pieces_of(input, send_counts), incoming = pieces_of(output, receive_counts);
-  copy(outgoing[static_cast<size_t>(rank())], incoming[static_cast<size_t>(rank())]);
+  transport_.memory().copy(outgoing[static_cast<size_t>(rank())], incoming[static_cast<size_t>(rank())].data());
   if (size() == 1) return {};
   const Tag tag = transport_.next_tag(lane_);
   Exchange exchange;

@@ -6,7 +6,6 @@
 #include <fmt/format.h>
 
 #include "lib/base/integers.h"
-#include "lib/comm/fold.h"
 
 namespace quintet::comm {
 namespace {
@@ -89,7 +88,7 @@ std::vector<int64_t> Exchange::not_taken() const {
 
 Fold::Fold(Transport& transport, const ProcessGroup& group, Tag tag, DType dtype, Reduction reduction,
            std::span<const std::byte> own, std::byte* output)
-    : dtype_(dtype), reduction_(reduction), own_(own), output_(output) {
+    : memory_(&transport.memory()), dtype_(dtype), reduction_(reduction), own_(own), output_(output) {
   if (own.empty()) return;
   members_.assign(group.members().begin(), group.members().end());
   incoming_.resize(members_.size());
@@ -107,7 +106,7 @@ bool Fold::done() {
     const int64_t bytes = open_pieces();
     for (size_t member = 0; member < incoming_.size(); ++member)
       if (!incoming_[member]) pieces_[member] = own_.data() + offset_;
-    fold(dtype_, reduction_, pieces_, output_ + offset_, div_exact(bytes, size_of(dtype_)));
+    memory_->fold(dtype_, reduction_, pieces_, output_ + offset_, div_exact(bytes, size_of(dtype_)));
     for (const auto& incoming : incoming_)
       if (incoming) incoming->close();
     offset_ += bytes;
@@ -172,7 +171,8 @@ AllReduceOperation::AllReduceOperation(OperationInfo info, const ProcessGroup& g
     : info_(std::move(info)), group_(group), tensor_(tensor), reduction_(reduction) {
   const Tag tag = info_.transport->next_tag(info_.lane);
   gather_tag_ = info_.transport->next_tag(info_.lane);
-  if (tensor.bytes() <= kTinyBytes && group.size() <= kDirectMembers) {
+  const bool on_device = info_.transport->memory().on_device(tensor.data());
+  if (tensor.bytes() <= kTinyBytes && group.size() <= kDirectMembers && !on_device) {
     start_direct(tag);
   } else {
     start_scattered(tag);

@@ -71,6 +71,7 @@ class Fold {
   // Opens the next piece of every peer, all of which are ready; their size in bytes.
   int64_t open_pieces();
 
+  const Memory* memory_ = nullptr;
   std::vector<int64_t> members_;
   std::vector<std::unique_ptr<Incoming>> incoming_;  // in group order; none at this rank's place
   size_t first_pending_ = 0;
@@ -110,8 +111,8 @@ class ReduceScatterOperation : public Operation {
   Fold fold_;
 };
 
-// The same in place, then the folded pieces to all. Tiny tensors of small groups go whole to everyone instead, which
-// adds in the same order.
+// The same in place, then the folded pieces to all. Tiny tensors of small groups on the host go whole to everyone
+// instead, which adds in the same order.
 class AllReduceOperation : public Operation {
  public:
   AllReduceOperation(OperationInfo info, const ProcessGroup& group, Tensor tensor, Reduction reduction);

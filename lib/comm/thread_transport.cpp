@@ -6,8 +6,9 @@
 
 namespace quintet::comm {
 
-Letter::Letter(int64_t from, std::span<const std::byte> data) : from_(from), data_(data) {
-  if (static_cast<int64_t>(data.size()) > kEagerBytes) return;
+Letter::Letter(int64_t from, std::span<const std::byte> data, std::shared_ptr<const device::Fence> written)
+    : from_(from), data_(data), written_(std::move(written)) {
+  if (written_ || static_cast<int64_t>(data.size()) > kEagerBytes) return;
   copy_ = std::make_unique<std::byte[]>(data.size());
   std::memcpy(copy_.get(), data.data(), data.size());
   data_ = {copy_.get(), data.size()};
@@ -18,7 +19,8 @@ bool Letter::begin_read() {
   return state_.compare_exchange_strong(expected, State::reading, std::memory_order_acq_rel);
 }
 
-void Letter::end_read(bool consumed) {
+void Letter::end_read(bool consumed, std::shared_ptr<const device::Fence> read) {
+  read_ = std::move(read);
   state_.store(consumed ? State::consumed : State::lent, std::memory_order_release);
 }
 
@@ -72,6 +74,7 @@ class ThreadOutgoing : public Outgoing {
         return false;
       }
     }
+    if (letter_->read() != nullptr) transport_.memory().queue()->wait_for(*letter_->read());
     letter_.reset();
     transport_.moved();
     return true;
@@ -97,8 +100,10 @@ class ThreadIncoming : public Incoming {
                   key_.from, letter_->data().size(), bytes_);
     transport_.moved();
     if (destination_ != nullptr) {
-      const std::span<const std::byte> data = open();
-      std::memcpy(destination_, data.data(), data.size());
+      const Memory& memory = transport_.memory();
+      QUINTET_CHECK(memory.on_device(destination_) == (letter_->written() != nullptr),
+                    "a message between a device's memory and the host's");
+      memory.copy(open(), destination_);
       close();
     }
     return true;
@@ -107,6 +112,11 @@ class ThreadIncoming : public Incoming {
   std::span<const std::byte> open() override {
     if (!letter_->begin_read()) throw Aborted(fmt::format("rank {} took a message back", key_.from));
     open_ = true;
+    if (letter_->written() != nullptr) {
+      device::WorkQueue* queue = transport_.memory().queue();
+      QUINTET_CHECK(queue != nullptr, "a message from a device to a rank without one");
+      queue->wait_for(*letter_->written());
+    }
     return letter_->data();
   }
 
@@ -118,10 +128,12 @@ class ThreadIncoming : public Incoming {
       return;
     }
     ThreadWorld::Mailbox& sender = transport_.mailbox(key_.from);
+    std::shared_ptr<const device::Fence> read;
+    if (letter_->written() != nullptr) read = transport_.memory().queue()->fence();
     bool awaited = false;
     {
       const std::lock_guard lock(sender.mutex);
-      letter_->end_read(true);
+      letter_->end_read(true, std::move(read));
       awaited = letter_->awaited;
       if (awaited) ++sender.events;
     }
@@ -153,7 +165,8 @@ class ThreadIncoming : public Incoming {
 };
 
 std::unique_ptr<Outgoing> ThreadTransport::send(int64_t peer, Tag tag, std::span<const std::byte> data) {
-  auto letter = std::make_shared<Letter>(rank_, data);
+  auto letter =
+      std::make_shared<Letter>(rank_, data, memory().on_device(data.data()) ? memory().queue()->fence() : nullptr);
   ThreadWorld::Mailbox& receiver = mailbox(peer);
   bool wanted = false;
   {

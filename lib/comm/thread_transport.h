@@ -18,16 +18,20 @@ namespace quintet::comm {
 // One message. Its memory may be read only between begin_read() and end_read(); the sender can take it back in between.
 class Letter {
  public:
-  // Small data is copied, so that the sender need not wait.
-  Letter(int64_t from, std::span<const std::byte> data);
+  // Small data is copied, so that the sender need not wait. `written`, of memory on a device: behind what writes it.
+  Letter(int64_t from, std::span<const std::byte> data, std::shared_ptr<const device::Fence> written);
 
   int64_t from() const { return from_; }
   std::span<const std::byte> data() const { return data_; }
   bool copied() const { return copy_ != nullptr; }
+  // Of memory on a device, else null.
+  const device::Fence* written() const { return written_.get(); }
 
   bool begin_read();  // false: taken back
-  void end_read(bool consumed);
+  // `read`, of memory on a device: behind what reads it.
+  void end_read(bool consumed, std::shared_ptr<const device::Fence> read = nullptr);
   bool consumed() const { return state_.load(std::memory_order_acquire) == State::consumed; }
+  const device::Fence* read() const { return read_.get(); }  // once consumed
   // Waits for a running read to end.
   void take_back();
 
@@ -38,6 +42,7 @@ class Letter {
   int64_t from_;
   std::unique_ptr<std::byte[]> copy_;
   std::span<const std::byte> data_;
+  std::shared_ptr<const device::Fence> written_, read_;
   std::atomic<State> state_{State::lent};
 };
 
@@ -97,6 +102,7 @@ class ThreadTransport : public Transport {
   void progress() override;
   uint64_t events() override;
   void nap(uint64_t seen_events, int64_t rounds) override;
+  bool carries_device_memory() const override { return true; }
 
  private:
   friend class ThreadOutgoing;

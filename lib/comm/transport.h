@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "lib/base/error.h"
+#include "lib/comm/memory.h"
 #include "lib/mesh/mesh.h"
 
 namespace quintet::comm {
@@ -79,6 +80,11 @@ class Transport {
   // or when that takes too long.
   virtual void halt() noexcept {}
 
+  // Whether messages may lie in the memory of devices. They then arrive, and are given back, in the order of the
+  // devices' work: the host goes on before.
+  virtual bool carries_device_memory() const { return false; }
+  Memory& memory() { return memory_; }
+
   // Grows with each message or piece that came or was taken.
   int64_t moves() const { return moves_; }
 
@@ -95,6 +101,7 @@ class Transport {
     return {static_cast<uint8_t>(lane | kPointToPointLane), sequences[{lane, peer}]++};
   }
 
+  Memory memory_;
   int64_t moves_ = 0;
   std::array<int64_t, kLanes> sequences_{};
   PairSequences send_sequences_, receive_sequences_;

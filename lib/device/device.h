@@ -6,10 +6,12 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 
 #include "lib/base/exact_sum.h"
+#include "lib/device/queue.h"
 #include "lib/device/tensor.h"
 
 namespace quintet::device {
@@ -207,13 +209,19 @@ class Device {
   virtual std::string description() const = 0;
   // Host threads that this rank computes on.
   virtual int threads() const = 0;
+  // Null: memory is the host's, and an operation has happened when its call returns. Otherwise operations happen in the
+  // order of this queue, and calls return before; those that give the host a result wait for it.
+  virtual WorkQueue* queue() { return nullptr; }
+  // Bytes that can still be allocated, of all ranks that share it; nothing where memory is the host's.
+  virtual std::optional<int64_t> free_bytes() const { return std::nullopt; }
 
   // Memory, zeroed and 64-byte aligned at least; only arenas and buffers (lib/device/memory.h) call these.
   virtual void* allocate(int64_t bytes) = 0;
   virtual void release(void* memory, int64_t bytes) = 0;
 
   virtual void fill(Tensor tensor, double value) = 0;
-  // Copies and casts between any of fp64, fp32, bf16; other types only to themselves. Either side may be host memory.
+  // Copies and casts between any of fp64, fp32, bf16; other types only to themselves. Either side may be host memory:
+  // that may change, or has been written, when the call returns.
   virtual void copy(Tensor from, Tensor to) = 0;
   virtual void scale(Tensor tensor, double factor) = 0;
   // output = residual + dropout(branch); without residual, dropout(branch) alone. output may alias either. [T, H]

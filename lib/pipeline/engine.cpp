@@ -67,6 +67,7 @@ Engine::Engine(const config::Config& config, comm::Communicator& communicator, d
     : config_(config),
       communicator_(communicator),
       device_(device),
+      device_scope_(communicator, device),
       types_(types_of(config.precision)),
       rope_(device, ledger_, config.model, types_.statistics),
       store_(communicator.mesh(), communicator.mesh().coordinate_of(communicator.placement().rank)),

@@ -74,6 +74,7 @@ class Engine {
   const config::Config& config_;
   comm::Communicator& communicator_;
   device::Device& device_;
+  comm::DeviceScope device_scope_;
   device::MemoryLedger ledger_;
   device::ElementTypes types_;
   model::RopeTable rope_;
