@@ -9,22 +9,11 @@
 #include "kernels/cpu/embedding.h"
 #include "kernels/cpu/rope_norm.h"
 #include "lib/device/device.h"
+#include "lib/device/operands.h"
 
 namespace quintet::device {
 
 namespace kernels = quintet::kernels::cpu;
-
-inline void require(const Tensor& tensor, const Shape& shape, const char* name) {
-  QUINTET_CHECK(tensor && tensor.shape() == shape, "{} is {}{}, expected {}", name, tensor ? "" : "absent ",
-                to_string(tensor.shape()), to_string(shape));
-}
-inline void require_if_present(const Tensor& tensor, const Shape& shape, const char* name) {
-  if (tensor) require(tensor, shape, name);
-}
-inline void require_rank(const Tensor& tensor, int rank, const char* name) {
-  QUINTET_CHECK(tensor && tensor.shape().rank() == rank, "{} is {}{}, expected {} dimensions", name,
-                tensor ? "" : "absent ", to_string(tensor.shape()), rank);
-}
 
 inline kernels::ActivationKind kind_of(Activation activation) {
   switch (activation) {

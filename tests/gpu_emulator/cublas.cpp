@@ -1,6 +1,7 @@
 // cuBLASLt's matrix product over host memory, run as an operation of its stream. Sums are fp32 in ascending k.
 #include <cublasLt.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <vector>
@@ -30,6 +31,8 @@ struct cublasLtMatrixLayoutOpaque_t {
 };
 struct cublasLtMatmulPreferenceOpaque_t {
   uint64_t workspace_bytes = 0;
+  uint32_t reduction_schemes = 7;
+  uint32_t a_alignment = 256, b_alignment = 256, c_alignment = 256, d_alignment = 256;
 };
 // NOLINTEND(readability-identifier-naming)
 
@@ -308,9 +311,18 @@ cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* prefer
   return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference,
-                                                    cublasLtMatmulPreferenceAttributes_t, const void* value,
+                                                    cublasLtMatmulPreferenceAttributes_t attribute, const void* value,
                                                     size_t bytes) {
-  return status_of(take(preference->workspace_bytes, value, bytes));
+  switch (attribute) {
+    case CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES: return status_of(take(preference->workspace_bytes, value, bytes));
+    case CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK:
+      return status_of(take(preference->reduction_schemes, value, bytes));
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES: return status_of(take(preference->a_alignment, value, bytes));
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES: return status_of(take(preference->b_alignment, value, bytes));
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES: return status_of(take(preference->c_alignment, value, bytes));
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES: return status_of(take(preference->d_alignment, value, bytes));
+  }
+  return CUBLAS_STATUS_NOT_SUPPORTED;
 }
 cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference) {
   delete preference;
@@ -328,6 +340,9 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
   if (!misuse.empty()) return refuse(CUBLAS_STATUS_NOT_SUPPORTED, misuse);
   results[0] = {};
   results[0].algo.data[0] = digest(*description, *a, *b, *c, *d);
+  results[0].algo.data[1] =
+      std::min(preference->a_alignment,
+               std::min(preference->b_alignment, std::min(preference->c_alignment, preference->d_alignment)));
   *returned = 1;
   return CUBLAS_STATUS_SUCCESS;
 }
@@ -344,6 +359,13 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
   if (!misuse.empty()) return refuse(CUBLAS_STATUS_NOT_SUPPORTED, misuse);
   if (algorithm != nullptr && algorithm->data[0] != digest(*description, *a_layout, *b_layout, *c_layout, *d_layout)) {
     return refuse(CUBLAS_STATUS_INVALID_VALUE, "the algorithm was chosen for another problem");
+  }
+  if (algorithm != nullptr) {
+    for (const void* memory : {a, b, c, static_cast<const void*>(d)}) {
+      if (reinterpret_cast<uintptr_t>(memory) % algorithm->data[1] != 0) {
+        return refuse(CUBLAS_STATUS_INVALID_VALUE, "memory is less aligned than the algorithm was chosen for");
+      }
+    }
   }
   const Product product = {*description,
                            *a_layout,

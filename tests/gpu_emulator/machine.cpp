@@ -215,6 +215,9 @@ std::string take_report() {
   return report;
 }
 
-void set_seed(uint64_t seed) { draws = {seed, 0, true}; }
+void set_seed(uint64_t seed) {
+  draws = {seed, 0, true};
+  Machine::instance().set_seed(seed);
+}
 
 }  // namespace quintet::gpu_emulator

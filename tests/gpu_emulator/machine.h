@@ -3,6 +3,7 @@
 // another stream forgot to wait for has, under some seed, not happened yet.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -72,6 +73,8 @@ class Machine {
 
   // A number from this thread's sequence, which begins with the seed.
   uint64_t draw();
+  // Of threads that have not drawn yet.
+  void set_seed(uint64_t seed) { seed_ = seed; }
   // What another thread of the host does may have made an operation ready.
   void wake();
 
@@ -84,7 +87,7 @@ class Machine {
   void abandon();
 
   int devices_ = 1;
-  uint64_t seed_ = 0;
+  std::atomic<uint64_t> seed_ = 0;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<std::unique_ptr<CUstream_st>> streams_;

@@ -1,0 +1,568 @@
+// The CUDA device: every operation checks its shapes and queues kernels of kernels/cuda and products of cuBLASLt on one
+// stream. What has a result for the host waits for that stream.
+#include "lib/device/cuda/cuda_device.h"
+
+#include <cstring>
+
+#include <fmt/core.h>
+
+#include "kernels/cuda/adamw.h"
+#include "kernels/cuda/bias.h"
+#include "kernels/cuda/elementwise.h"
+#include "kernels/cuda/fold.h"
+#include "kernels/cuda/swiglu.h"
+#include "lib/base/integers.h"
+#include "lib/device/cuda/cuda_arguments.h"
+#include "lib/device/cuda/gpus.h"
+#include "lib/device/cuda/memory_pool.h"
+#include "lib/device/cuda/products.h"
+#include "lib/device/cuda/staging.h"
+#include "lib/device/cuda/stream.h"
+
+namespace quintet::device {
+namespace cuda {
+namespace {
+
+// Makes the GPU the thread's own before anything else is made on it.
+int choose_gpu(int ordinal) {
+  std::string problem;
+  const int visible = visible_gpus(problem);
+  if (problem.empty() && ordinal >= visible) problem = fmt::format("there is no GPU {} among {}", ordinal, visible);
+  if (problem.empty()) problem = problem_of_gpu(ordinal);
+  if (!problem.empty()) fail(ExitCode::config, "{}", problem);
+  require_success(cudaSetDevice(ordinal));
+  return ordinal;
+}
+
+class CudaDevice : public Device, public WorkQueue {
+ public:
+  CudaDevice(int ordinal, int host_threads)
+      : ordinal_(choose_gpu(ordinal)), host_(make_cpu_device(host_threads)), staging_(stream_) {}
+
+  ~CudaDevice() override {
+    // Other ranks' queues may still read memory of ours, where a failure unwinds.
+    cudaDeviceSynchronize();
+  }
+
+  std::string description() const override { return fmt::format("GPU {}: {}", ordinal_, name_of_gpu(ordinal_)); }
+  int threads() const override { return host_->threads(); }
+  WorkQueue* queue() override { return this; }
+
+  std::optional<int64_t> free_bytes() const override {
+    size_t free = 0, total = 0;
+    require_success(cudaMemGetInfo(&free, &total));
+    return static_cast<int64_t>(free) + pool_.idle_bytes();
+  }
+
+  void* allocate(int64_t bytes) override {
+    void* memory = pool_.take(bytes);
+    require_success(cudaMemsetAsync(memory, 0, static_cast<size_t>(bytes), stream_));
+    return memory;
+  }
+  void release(void* memory, int64_t) override { pool_.give_back(memory); }
+
+  void fill(Tensor tensor, double value) override {
+    if (value == 0) {
+      require_success(cudaMemsetAsync(tensor.data(), 0, static_cast<size_t>(tensor.bytes()), stream_));
+      return;
+    }
+    visit_element_type(tensor.dtype(), [&]<typename T>() {
+      kernels::fill(tensor.elements(), T(static_cast<float>(value)), tensor.as<T>(), stream_);
+    });
+  }
+
+  void copy(Tensor from, Tensor to) override;
+
+  void scale(Tensor tensor, double factor) override {
+    visit_element_type(tensor.dtype(), [&]<typename T>() {
+      kernels::scale(tensor.elements(), static_cast<float>(factor), tensor.as<T>(), stream_);
+    });
+  }
+
+  void add_dropout(Tensor residual, Tensor branch, const Dropout& dropout, Tensor output) override {
+    require_rank(output, 2, "output");
+    require(branch, output.shape(), "branch");
+    require_if_present(residual, output.shape(), "residual");
+    const kernels::DropoutMask mask = mask_of(dropout, output.size(0));
+    visit_element_type(output.dtype(), [&]<typename T>() {
+      kernels::add_dropout<T>(mask, output.size(0), output.size(1), residual.as<T>(), branch.as<T>(), output.as<T>(),
+                              stream_);
+    });
+  }
+
+  void embedding_forward(const EmbeddingForward& op) override {
+    require_rank(op.output, 2, "output");
+    const kernels::EmbeddingArgs args =
+        embedding_args(op.tokens, op.vocabulary_start, op.positions, op.output, op.table, op.position_table);
+    visit_element_type(op.output.dtype(), [&]<typename T>() {
+      kernels::embedding_forward<T>(args, op.table.as<T>(), op.position_table.as<T>(), op.output.as<T>(), stream_);
+    });
+  }
+
+  void embedding_backward(const EmbeddingBackward& op) override {
+    require_rank(op.d_output, 2, "d_output");
+    const kernels::EmbeddingArgs args = embedding_args(op.tokens, op.vocabulary_start, op.positions, op.d_output,
+                                                       op.table_gradient, op.position_table_gradient);
+    visit_element_type(op.d_output.dtype(), [&]<typename T>() {
+      kernels::embedding_backward<T>(args, op.d_output.as<T>(), op.table_gradient.as<float>(),
+                                     op.position_table_gradient.as<float>(), stream_);
+    });
+  }
+
+  void add_norm_forward(const AddNormForward& op) override;
+  void add_norm_backward(const AddNormBackward& op) override;
+  void linear_forward(const LinearForward& op) override;
+  void linear_backward_input(const LinearBackwardInput& op) override;
+  void linear_backward_weight(const LinearBackwardWeight& op) override;
+
+  void swiglu_forward(const SwigluForward& op) override {
+    require(op.gate, op.output.shape(), "gate");
+    require(op.up, op.output.shape(), "up");
+    visit_element_type(op.output.dtype(), [&]<typename T>() {
+      kernels::swiglu_forward<T>(op.output.elements(), op.gate.as<T>(), op.up.as<T>(), op.output.as<T>(), stream_);
+    });
+  }
+
+  void swiglu_backward(const SwigluBackward& op) override {
+    const Shape shape = op.d_output.shape();
+    require(op.gate, shape, "gate");
+    require(op.up, shape, "up");
+    require(op.d_gate, shape, "d_gate");
+    require(op.d_up, shape, "d_up");
+    visit_element_type(op.d_output.dtype(), [&]<typename T>() {
+      kernels::swiglu_backward<T>(op.d_output.elements(), op.gate.as<T>(), op.up.as<T>(), op.d_output.as<T>(),
+                                  op.d_gate.as<T>(), op.d_up.as<T>(), stream_);
+    });
+  }
+
+  void rope_norm_forward(const RopeNormForward& op) override {
+    require_rank(op.output, 3, "output");
+    require(op.input, op.output.shape(), "input");
+    visit_element_type(op.output.dtype(), [&]<typename T>() {
+      kernels::rope_norm_forward<T>(
+          rope_norm_args<T>(op.output, op.scale, op.epsilon, op.cosine, op.sine, op.positions, op.inverse_rms),
+          op.input.as<T>(), op.inverse_rms.as<float>(), op.output.as<T>(), stream_);
+    });
+  }
+
+  void rope_norm_backward(const RopeNormBackward& op) override {
+    require_rank(op.gradient, 3, "gradient");
+    const Shape shape = op.gradient.shape();
+    if (op.scale) {
+      require(op.input, shape, "input");
+      require(op.scale_gradient, {shape[2]}, "scale_gradient");
+    }
+    void* scratch = op.scale ? workspace(kernels::rope_norm_workspace(shape[0], shape[1], shape[2])) : nullptr;
+    visit_element_type(op.gradient.dtype(), [&]<typename T>() {
+      kernels::rope_norm_backward<T>(
+          rope_norm_args<T>(op.gradient, op.scale, 0, op.cosine, op.sine, op.positions, op.inverse_rms),
+          op.input.as<T>(), op.inverse_rms.as<float>(), op.gradient.as<T>(), op.scale_gradient.as<float>(), scratch,
+          stream_);
+    });
+  }
+
+  void attention_forward(const AttentionForward& op) override;
+  void attention_backward(const AttentionBackward& op) override;
+
+  void cross_entropy_statistics(const CrossEntropyStatistics& op) override {
+    const Shape rows = {op.targets.elements()};
+    require(op.maximum, rows, "maximum");
+    require(op.sum_exp, rows, "sum_exp");
+    require(op.target_logit, rows, "target_logit");
+    visit_element_type(op.logits.dtype(), [&]<typename T>() {
+      kernels::cross_entropy_statistics(cross_entropy_args<T>(op.logits, op.targets, op.vocabulary_start, op.valid),
+                                        op.maximum.as<float>(), op.sum_exp.as<float>(), op.target_logit.as<float>(),
+                                        stream_);
+    });
+  }
+
+  void cross_entropy_merge(const CrossEntropyMerge& op) override {
+    require_rank(op.shards, 3, "shards");
+    const int64_t shards = op.shards.size(0), rows = op.shards.size(2);
+    require(op.shards, {shards, 3, rows}, "shards");
+    require(op.maximum, {rows}, "maximum");
+    require(op.sum_exp, {rows}, "sum_exp");
+    require(op.target_logit, {rows}, "target_logit");
+    kernels::cross_entropy_merge(shards, rows, op.shards.as<float>(), op.maximum.as<float>(), op.sum_exp.as<float>(),
+                                 op.target_logit.as<float>(), stream_);
+  }
+
+  void cross_entropy_gradient(const CrossEntropyGradient& op) override {
+    const Shape rows = {op.targets.elements()};
+    require(op.maximum, rows, "maximum");
+    require(op.sum_exp, rows, "sum_exp");
+    visit_element_type(op.logits.dtype(), [&]<typename T>() {
+      kernels::cross_entropy_gradient(cross_entropy_args<T>(op.logits, op.targets, op.vocabulary_start, op.valid),
+                                      op.maximum.as<float>(), op.sum_exp.as<float>(), op.scale, stream_);
+    });
+  }
+
+  // Three numbers a row: the host adds them up, exactly.
+  void cross_entropy_sum(const CrossEntropyStatistics& op, ExactSum& sum) override {
+    const int64_t rows = op.targets.elements();
+    std::vector<int32_t> targets(static_cast<size_t>(rows));
+    std::vector<float> statistics(static_cast<size_t>(3 * rows));
+    const Tensor whole(statistics.data(), DType::fp32, {3 * rows});
+    CrossEntropyStatistics on_host = op;
+    on_host.targets = Tensor(targets.data(), DType::i32, {rows});
+    on_host.maximum = whole.rows(0, rows);
+    on_host.sum_exp = whole.rows(rows, rows);
+    on_host.target_logit = whole.rows(2 * rows, rows);
+    on_host.logits = Tensor(statistics.data(), DType::fp32, op.logits.shape());  // its shape alone is looked at
+    copy(op.targets, on_host.targets);
+    copy(op.maximum, on_host.maximum);
+    copy(op.sum_exp, on_host.sum_exp);
+    copy(op.target_logit, on_host.target_logit);
+    host_->cross_entropy_sum(on_host, sum);
+  }
+
+  void adamw(std::span<const AdamwSpan> spans, const AdamwStep& step) override;
+  void squared_norm(std::span<const Tensor> tensors, ExactSum& sum) override;
+
+  bool all_finite(Tensor tensor) override {
+    int32_t finite = 1;
+    auto* flag = static_cast<int32_t*>(workspace(sizeof finite));
+    staging_.upload(&finite, flag, sizeof finite);
+    visit_element_type(tensor.dtype(), [&]<typename T>() {
+      kernels::check_finite<T>(tensor.elements(), tensor.as<T>(), flag, stream_);
+    });
+    staging_.download(flag, &finite, sizeof finite);
+    return finite != 0;
+  }
+
+  bool holds(const void* memory) const override { return pool_.holds(memory); }
+
+  void copy_bytes(const void* from, void* to, int64_t bytes) override {
+    require_success(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDeviceToDevice, stream_));
+  }
+
+  void sum_pieces(DType dtype, std::span<const std::byte* const> pieces, std::byte* output, int64_t elements) override {
+    visit_element_type(dtype, [&]<typename T>() {
+      std::vector<const T*> typed;
+      for (const std::byte* piece : pieces) typed.push_back(reinterpret_cast<const T*>(piece));
+      kernels::fold<T>(elements, typed, reinterpret_cast<T*>(output), stream_);
+    });
+  }
+
+  std::shared_ptr<const Fence> fence() override {
+    auto event = std::make_shared<Event>();
+    event->record(stream_);
+    return event;
+  }
+
+  void wait_for(const Fence& fence) override { dynamic_cast<const Event&>(fence).hold(stream_); }
+
+ private:
+  // `bytes` that the next operation may use; what is queued before still finds its own.
+  void* workspace(int64_t bytes) {
+    if (bytes > workspace_bytes_) {
+      if (workspace_ != nullptr) pool_.give_back(workspace_);
+      workspace_ = nullptr;
+      workspace_ = pool_.take(bytes);
+      workspace_bytes_ = bytes;
+    }
+    return workspace_;
+  }
+  bool try_multiply(const Product& product) {
+    return products_.multiply(product, workspace(Products::kWorkspaceBytes), stream_);
+  }
+  void multiply(const Product& product) { QUINTET_CHECK(try_multiply(product), "a plain product was not possible"); }
+
+  int ordinal_;
+  std::unique_ptr<Device> host_;  // for what remains to the host
+  MemoryPool pool_;
+  Stream stream_;
+  Staging staging_;
+  Products products_;
+  void* workspace_ = nullptr;
+  int64_t workspace_bytes_ = 0;
+};
+
+void CudaDevice::copy(Tensor from, Tensor to) {
+  QUINTET_CHECK(from.elements() == to.elements(), "copy from {} to {}", to_string(from.shape()), to_string(to.shape()));
+  if (from.elements() == 0) return;
+  const bool reads_device = holds(from.data()), writes_device = holds(to.data());
+  if (!reads_device && !writes_device) return host_->copy(from, to);
+  if (from.dtype() == to.dtype()) {
+    if (reads_device && writes_device) return copy_bytes(from.data(), to.data(), from.bytes());
+    if (writes_device) return staging_.upload(from.data(), to.data(), from.bytes());
+    return staging_.download(from.data(), to.data(), from.bytes());
+  }
+  if (reads_device && writes_device) {
+    if (from.dtype() == DType::bf16)
+      return kernels::cast(from.elements(), from.as<bfloat16>(), to.as<float>(), stream_);
+    return kernels::cast(from.elements(), from.as<float>(), to.as<bfloat16>(), stream_);
+  }
+  // The host casts what it has or gets.
+  const Tensor& on_device = reads_device ? from : to;
+  std::vector<std::byte> bytes(static_cast<size_t>(on_device.bytes()));
+  const Tensor on_host(bytes.data(), on_device.dtype(), on_device.shape());
+  copy(from, on_host);
+  copy(on_host, to);
+}
+
+void CudaDevice::add_norm_forward(const AddNormForward& op) {
+  require_rank(op.residual, 2, "residual");
+  const Shape shape = op.residual.shape(), rows = {shape[0]}, width = {shape[1]};
+  require(op.output, shape, "output");
+  require(op.weight, width, "weight");
+  require_if_present(op.bias, width, "bias");
+  require(op.inverse_deviation, rows, "inverse_deviation");
+  if (op.kind == NormKind::layernorm) require(op.mean, rows, "mean");
+  kernels::DropoutMask mask;
+  if (op.branch) {
+    require(op.branch, shape, "branch");
+    require(op.residual_output, shape, "residual_output");
+    mask = mask_of(op.dropout, shape[0]);
+  }
+  visit_element_type(op.residual.dtype(), [&]<typename T>() {
+    kernels::add_norm_forward<T>({.norm = kind_of(op.kind),
+                                  .rows = shape[0],
+                                  .width = shape[1],
+                                  .epsilon = op.epsilon,
+                                  .residual = op.residual.as<T>(),
+                                  .branch = op.branch.as<T>(),
+                                  .dropout = mask,
+                                  .residual_output = op.residual_output.as<T>(),
+                                  .weight = op.weight.as<T>(),
+                                  .bias = op.bias.as<T>(),
+                                  .output = op.output.as<T>(),
+                                  .mean = op.mean.as<float>(),
+                                  .inverse_deviation = op.inverse_deviation.as<float>()},
+                                 stream_);
+  });
+}
+
+void CudaDevice::add_norm_backward(const AddNormBackward& op) {
+  require_rank(op.input, 2, "input");
+  const Shape shape = op.input.shape(), rows = {shape[0]}, width = {shape[1]};
+  require(op.weight, width, "weight");
+  require(op.inverse_deviation, rows, "inverse_deviation");
+  if (op.kind == NormKind::layernorm) require(op.mean, rows, "mean");
+  require(op.d_output, shape, "d_output");
+  require(op.d_residual, shape, "d_residual");
+  require(op.weight_gradient, width, "weight_gradient");
+  require_if_present(op.bias_gradient, width, "bias_gradient");
+  void* scratch = workspace(kernels::norm_backward_workspace(shape[0], shape[1]));
+  visit_element_type(op.input.dtype(), [&]<typename T>() {
+    const kernels::NormBackwardArgs<T> args = {.norm = kind_of(op.kind),
+                                               .rows = shape[0],
+                                               .width = shape[1],
+                                               .input = op.input.as<T>(),
+                                               .weight = op.weight.as<T>(),
+                                               .mean = op.mean.as<float>(),
+                                               .inverse_deviation = op.inverse_deviation.as<float>(),
+                                               .d_output = op.d_output.as<T>(),
+                                               .d_input = op.d_residual.as<T>(),
+                                               .accumulate = true};
+    kernels::norm_backward_parameters(args, op.weight_gradient.as<float>(), op.bias_gradient.as<float>(), scratch,
+                                      stream_);
+    kernels::norm_backward_input(args, stream_);
+  });
+}
+
+void CudaDevice::linear_forward(const LinearForward& op) {
+  require_rank(op.x, 2, "x");
+  require_rank(op.weight, 2, "weight");
+  const int64_t rows = op.x.size(0), inputs = op.x.size(1), outputs = op.weight.size(0);
+  const bool plain = op.activation == Activation::none;
+  require(op.weight, {outputs, inputs}, "weight");
+  require_if_present(op.bias, {outputs}, "bias");
+  require(op.output, {rows, outputs}, "output");
+  if (op.pre_activation || !plain) require(op.pre_activation, {rows, outputs}, "pre_activation");
+  const DType dtype = op.x.dtype();
+  const Product product = {.operands = dtype,
+                           .result_type = dtype,
+                           .m = rows,
+                           .n = outputs,
+                           .k = inputs,
+                           .transpose_b = true,
+                           .a = op.x.data(),
+                           .b = op.weight.data(),
+                           .result = (plain ? op.output : op.pre_activation).data()};
+  Product fused = product;
+  fused.result = op.output.data();
+  fused.bias = op.bias.data();
+  if (op.activation == Activation::gelu) {
+    fused.epilogue = op.bias ? Epilogue::keep_gelu_bias : Epilogue::keep_gelu;
+    fused.auxiliary = op.pre_activation.data();
+  } else if (plain && op.bias) {
+    fused.epilogue = Epilogue::bias;
+  }
+  if (fused.epilogue == Epilogue::none || !try_multiply(fused)) {
+    multiply(product);
+    visit_element_type(dtype, [&]<typename T>() {
+      if (!plain) {
+        kernels::bias_activation_forward<T>(kind_of(op.activation), rows, outputs, op.bias.as<T>(),
+                                            op.pre_activation.as<T>(), op.output.as<T>(), stream_);
+      } else if (op.bias) {
+        kernels::add_bias<T>(rows, outputs, op.bias.as<T>(), op.output.as<T>(), stream_);
+      }
+    });
+  }
+  if (plain && op.pre_activation) copy(op.output, op.pre_activation);
+}
+
+void CudaDevice::linear_backward_input(const LinearBackwardInput& op) {
+  require_rank(op.d_output, 2, "d_output");
+  require_rank(op.d_x, 2, "d_x");
+  const int64_t rows = op.d_output.size(0), outputs = op.d_output.size(1), inputs = op.d_x.size(1);
+  require(op.weight, {outputs, inputs}, "weight");
+  require(op.d_x, {rows, inputs}, "d_x");
+  const bool plain = op.activation == Activation::none;
+  QUINTET_CHECK(plain || !op.accumulate, "an activation's derivative cannot be applied to a sum");
+  if (!plain) require(op.pre_activation, op.d_x.shape(), "pre_activation");
+  const DType dtype = op.d_output.dtype();
+  const Product product = {.operands = dtype,
+                           .result_type = dtype,
+                           .m = rows,
+                           .n = inputs,
+                           .k = outputs,
+                           .accumulate = op.accumulate,
+                           .a = op.d_output.data(),
+                           .b = op.weight.data(),
+                           .result = op.d_x.data()};
+  if (op.activation == Activation::gelu) {
+    Product fused = product;
+    fused.epilogue = Epilogue::gelu_slope;
+    fused.auxiliary = op.pre_activation.data();
+    if (try_multiply(fused)) return;
+  }
+  multiply(product);
+  if (plain) return;
+  visit_element_type(dtype, [&]<typename T>() {
+    kernels::activation_backward<T>(kind_of(op.activation), op.d_x.elements(), op.pre_activation.as<T>(),
+                                    op.d_x.as<T>(), stream_);
+  });
+}
+
+void CudaDevice::linear_backward_weight(const LinearBackwardWeight& op) {
+  require_rank(op.x, 2, "x");
+  require_rank(op.d_output, 2, "d_output");
+  const int64_t rows = op.x.size(0), inputs = op.x.size(1), outputs = op.d_output.size(1);
+  require(op.d_output, {rows, outputs}, "d_output");
+  require(op.weight_gradient, {outputs, inputs}, "weight_gradient");
+  require_if_present(op.bias_gradient, {outputs}, "bias_gradient");
+  multiply({.operands = op.x.dtype(),
+            .result_type = op.weight_gradient.dtype(),
+            .m = outputs,
+            .n = inputs,
+            .k = rows,
+            .transpose_a = true,
+            .accumulate = true,
+            .a = op.d_output.data(),
+            .b = op.x.data(),
+            .result = op.weight_gradient.data()});
+  if (!op.bias_gradient) return;
+  // cuBLASLt's epilogue would overwrite the gradient, which sums over microbatches.
+  void* scratch = workspace(kernels::bias_gradient_workspace(rows, outputs));
+  visit_element_type(op.d_output.dtype(), [&]<typename T>() {
+    kernels::bias_gradient<T>(rows, outputs, op.d_output.as<T>(), op.bias_gradient.as<float>(), scratch, stream_);
+  });
+}
+
+void CudaDevice::attention_forward(const AttentionForward& op) {
+  const kernels::AttentionShape shape =
+      attention_shape(op.query, op.key, op.first_query, op.first_key, op.document_starts);
+  require(op.value, op.key.shape(), "value");
+  require(op.output, op.query.shape(), "output");
+  require(op.log_sum_exp, {shape.batch, shape.heads, shape.query_rows}, "log_sum_exp");
+  visit_element_type(op.query.dtype(), [&]<typename T>() {
+    kernels::attention_forward<T>({.shape = shape,
+                                   .query = head_tensor<const T>(op.query),
+                                   .key = head_tensor<const T>(op.key),
+                                   .value = head_tensor<const T>(op.value),
+                                   .output = head_tensor<T>(op.output),
+                                   .log_sum_exp = op.log_sum_exp.as<float>()},
+                                  stream_);
+  });
+}
+
+void CudaDevice::attention_backward(const AttentionBackward& op) {
+  const kernels::AttentionShape shape =
+      attention_shape(op.query, op.key, op.first_query, op.first_key, op.document_starts);
+  require(op.value, op.key.shape(), "value");
+  require(op.output, op.query.shape(), "output");
+  require(op.log_sum_exp, {shape.batch, shape.heads, shape.query_rows}, "log_sum_exp");
+  require(op.d_output, op.query.shape(), "d_output");
+  require(op.d_query, op.query.shape(), "d_query");
+  require(op.d_key, op.key.shape(), "d_key");
+  require(op.d_value, op.key.shape(), "d_value");
+  void* scratch = workspace(kernels::attention_backward_workspace(shape));
+  visit_element_type(op.query.dtype(), [&]<typename T>() {
+    kernels::attention_backward<T>({.shape = shape,
+                                    .query = head_tensor<const T>(op.query),
+                                    .key = head_tensor<const T>(op.key),
+                                    .value = head_tensor<const T>(op.value),
+                                    .output = head_tensor<const T>(op.output),
+                                    .d_output = head_tensor<const T>(op.d_output),
+                                    .log_sum_exp = op.log_sum_exp.as<float>(),
+                                    .d_query = head_tensor<T>(op.d_query),
+                                    .d_key = head_tensor<T>(op.d_key),
+                                    .d_value = head_tensor<T>(op.d_value),
+                                    .accumulate = op.accumulate,
+                                    .workspace = scratch},
+                                   stream_);
+  });
+}
+
+void CudaDevice::adamw(std::span<const AdamwSpan> spans, const AdamwStep& step) {
+  QUINTET_CHECK(step.update >= 1, "update {}", step.update);
+  if (spans.empty()) return;
+  const kernels::AdamwArgs args = {.learning_rate = step.learning_rate,
+                                   .beta1 = step.beta1,
+                                   .beta2 = step.beta2,
+                                   .epsilon = step.epsilon,
+                                   .weight_decay = step.weight_decay,
+                                   .gradient_scale = step.gradient_scale,
+                                   .update = step.update};
+  visit_element_type(spans.front().gradient.dtype(), [&]<typename G>() {
+    std::vector<kernels::AdamwSpan<G>> passed;
+    for (const AdamwSpan& span : spans) {
+      const int64_t elements = span.weight.elements();
+      for (const Tensor& other : {span.gradient, span.first_moment, span.second_moment})
+        QUINTET_CHECK(other.elements() == elements, "{} elements for a weight of {}", other.elements(), elements);
+      kernels::AdamwSpan<G> one = {.elements = elements,
+                                   .gradient = span.gradient.as<G>(),
+                                   .weight = (span.master ? span.master : span.weight).as<float>(),
+                                   .first_moment = span.first_moment.as<float>(),
+                                   .second_moment = span.second_moment.as<float>(),
+                                   .decay = span.decay};
+      if (span.master) {
+        QUINTET_CHECK(span.master.elements() == elements, "{} master weights of {}", span.master.elements(), elements);
+        one.rounded_weight = span.weight.as<bfloat16>();
+      }
+      passed.push_back(one);
+    }
+    kernels::adamw<G>(args, passed, stream_);
+  });
+}
+
+void CudaDevice::squared_norm(std::span<const Tensor> tensors, ExactSum& sum) {
+  const auto partials_of = [](const Tensor& tensor) {
+    return ceil_div(tensor.elements(), kernels::kSquaresPerPartial);
+  };
+  int64_t count = 0;
+  for (const Tensor& tensor : tensors) count += partials_of(tensor);
+  if (count == 0) return;
+  std::vector<double> partials(static_cast<size_t>(count));
+  auto* on_device = static_cast<double*>(workspace(count * int64_t{sizeof(double)}));
+  double* next = on_device;
+  for (const Tensor& tensor : tensors) {
+    visit_element_type(tensor.dtype(), [&]<typename T>() {
+      kernels::squared_norm<T>(tensor.elements(), tensor.as<T>(), next, stream_);
+    });
+    next += partials_of(tensor);
+  }
+  staging_.download(on_device, partials.data(), count * int64_t{sizeof(double)});
+  sum.add(partials);
+}
+
+}  // namespace
+}  // namespace cuda
+
+std::unique_ptr<Device> make_cuda_device(int ordinal, int host_threads) {
+  return std::make_unique<cuda::CudaDevice>(ordinal, host_threads);
+}
+
+}  // namespace quintet::device

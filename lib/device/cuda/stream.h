@@ -1,0 +1,46 @@
+// A stream and its events, as objects.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "kernels/cuda/launch.h"
+#include "lib/device/queue.h"
+
+namespace quintet::device::cuda {
+
+using quintet::kernels::cuda::require_success;
+
+// A stream of its own: it never waits for the default stream. Work that is left at its end is finished first.
+class Stream {
+ public:
+  Stream() { require_success(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking)); }
+  ~Stream() {
+    cudaStreamSynchronize(stream_);
+    cudaStreamDestroy(stream_);
+  }
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+
+  operator cudaStream_t() const { return stream_; }  // NOLINT: it stands for its handle
+  void synchronise() const { require_success(cudaStreamSynchronize(stream_)); }
+
+ private:
+  cudaStream_t stream_ = nullptr;
+};
+
+class Event : public Fence {
+ public:
+  Event() { require_success(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming)); }
+  ~Event() override { cudaEventDestroy(event_); }
+
+  void record(cudaStream_t stream) { require_success(cudaEventRecord(event_, stream)); }
+  // `stream` goes on once what was recorded last has happened.
+  void hold(cudaStream_t stream) const { require_success(cudaStreamWaitEvent(stream, event_, 0)); }
+  // The host goes on once it has; at once if nothing was recorded.
+  void synchronise() const { require_success(cudaEventSynchronize(event_)); }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
+}  // namespace quintet::device::cuda
