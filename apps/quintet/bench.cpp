@@ -15,8 +15,8 @@
 #include "lib/device/device.h"
 #include "lib/device/memory.h"
 #include "lib/pipeline/engine.h"
+#include "lib/pipeline/rank_device.h"
 #include "lib/training/flops.h"
-#include "lib/training/trainer.h"
 
 namespace quintet {
 namespace {
@@ -210,8 +210,7 @@ double median_of(std::vector<double> values) {
 int bench_step(const Options& options, comm::Communicator& communicator) {
   const config::Config config = config::load(options.config, options.overrides, communicator.placement().world_size);
   communicator.set_mesh(Mesh(config.mesh.sizes(), config.mesh.order));
-  const std::unique_ptr<device::Device> device =
-      device::make_cpu_device(training::threads_of(config, communicator.placement()));
+  const std::unique_ptr<device::Device> device = pipeline::make_rank_device(config, communicator.placement());
   pipeline::Engine engine(config, communicator, *device, std::numeric_limits<int64_t>::max());
   const auto load = [&](int64_t microbatch, data::Batch& batch) {
     const int64_t sequence = config.model.seq_length;

@@ -286,6 +286,11 @@ void check_optimizer(Review& review) {
 
 void check_precision(Review& review) {
   const Precision& precision = review.config.precision;
+  if (review.sound({"device.kind", "precision.compute"}) && review.config.device.kind == DeviceKind::cuda &&
+      precision.compute == ComputeType::fp64) {
+    review.problem({"precision.compute", "device.kind"},
+                   "fp64 is for proofs on the CPU; choose fp32, or device.kind cpu");
+  }
   if (!review.sound({"precision.compute", "precision.gradients"})) return;
   if (precision.gradients == GradientType::bf16 && precision.compute != ComputeType::bf16) {
     review.problem({"precision.gradients", "precision.compute"},

@@ -13,6 +13,7 @@
 #include "lib/data/dataset.h"
 #include "lib/optimizer/learning_rate.h"
 #include "lib/pipeline/engine.h"
+#include "lib/pipeline/rank_device.h"
 #include "lib/training/console.h"
 #include "lib/training/dumps.h"
 #include "lib/training/fault_policy.h"
@@ -95,9 +96,9 @@ class Trainer {
       : config_(config),
         communicator_(communicator),
         folder_(run_folder(config)),
-        data_(open_data(config)),
-        device_(device::make_cpu_device(threads_of(config, communicator.placement()))) {
-    const int64_t available = available_memory();
+        device_(pipeline::make_rank_device(config, communicator.placement())),
+        data_(open_data(config)) {
+    const int64_t available = pipeline::available_bytes(*device_, communicator.placement(), available_memory());
     communicator.world().barrier();  // all have looked before one takes
     engine_.emplace(config, communicator, *device_, available);
     open_folder();
@@ -135,8 +136,8 @@ class Trainer {
   const config::Config& config_;
   comm::Communicator& communicator_;
   std::string folder_;
-  data::Split data_;
   std::unique_ptr<device::Device> device_;
+  data::Split data_;
   std::optional<pipeline::Engine> engine_;
   std::optional<FolderLock> lock_;
   std::optional<FaultPolicy> policy_;
@@ -280,11 +281,6 @@ int Trainer::stop_code(int64_t step) {
 }
 
 }  // namespace
-
-int threads_of(const config::Config& config, const comm::Placement& placement) {
-  if (config.device.threads > 0) return narrow<int>(config.device.threads);
-  return narrow<int>(std::max<int64_t>(1, placement.local_cpus / placement.local_size));
-}
 
 int train(const config::Config& config, comm::Communicator& communicator) {
   communicator.set_mesh(Mesh(config.mesh.sizes(), config.mesh.order));

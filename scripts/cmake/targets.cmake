@@ -14,14 +14,17 @@ function(quintet_library name)
   endforeach()
 endfunction()
 
-# quintet_test(NAME SOURCES ... DEPENDS ...): one executable, test_NAME, of Catch2 cases. Each case carries the tag
-# [quick] or [full], which becomes its ctest label.
+# quintet_test(NAME SOURCES ... DEPENDS ... CUDA ...): one executable, test_NAME, of Catch2 cases. Each case carries the
+# tag [quick] or [full], which becomes its ctest label. CUDA is the guise of the CUDA device; without_cuda if not given.
 function(quintet_test name)
-  cmake_parse_arguments(ARG "" "" "SOURCES;DEPENDS" ${ARGN})
+  cmake_parse_arguments(ARG "" "CUDA" "SOURCES;DEPENDS" ${ARGN})
+  if(NOT ARG_CUDA)
+    set(ARG_CUDA without_cuda)
+  endif()
   add_executable(test_${name} ${ARG_SOURCES})
   target_link_libraries(test_${name} PRIVATE quintet_options quintet_test_main)
   target_precompile_headers(test_${name} REUSE_FROM quintet_test_main)
-  foreach(dependency IN LISTS ARG_DEPENDS)
+  foreach(dependency IN LISTS ARG_DEPENDS ARG_CUDA)
     target_link_libraries(test_${name} PRIVATE quintet_${dependency})
   endforeach()
   foreach(tier quick full)

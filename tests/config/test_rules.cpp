@@ -275,6 +275,12 @@ TEST_CASE("an epsilon that vanishes in fp32 is refused unless AdamW computes in 
   CHECK(load_small({"optimizer.epsilon=1e-300", "precision.compute=fp64"}).optimizer.epsilon == 1e-300);
 }
 
+TEST_CASE("fp64 on a GPU is refused", "[quick][config]") {
+  require_problem({"precision.compute=fp64", "device.kind=cuda"},
+                  "command line: precision.compute=fp64: fp64 is for proofs on the CPU; choose fp32, or device.kind cpu");
+  CHECK(problems_with({"precision.compute=fp64", "device.kind=auto"}).empty());
+}
+
 TEST_CASE("a dump of a step that is never reached is refused", "[quick][config]") {
   require_problem({"logging.gradient_dump_steps=[1, 12, 11]"},
                   "command line: logging.gradient_dump_steps=[1, 12, 11]: 12 is beyond train.steps (10) and would "

@@ -18,6 +18,7 @@
 #include "lib/data/dataset.h"
 #include "lib/optimizer/learning_rate.h"
 #include "lib/pipeline/engine.h"
+#include "lib/pipeline/rank_device.h"
 #include "tests/support/temporary_folder.h"
 
 namespace quintet::testing {
@@ -67,7 +68,8 @@ int64_t count_strays(pipeline::Engine& engine, const NamedValues& weights) {
   for (const parallel::Parameter& parameter : store.parameters()) {
     const std::vector<double>& whole = weights.at(parameter.name());
     visit_compute_type(store.types().compute, [&]<typename T>() {
-      const std::span<T> own = parameter.weight().span<T>();
+      std::vector<T> own(static_cast<size_t>(parameter.elements()));
+      engine.device().copy(parameter.weight(), Tensor(own.data(), store.types().compute, parameter.shape()));
       for (int64_t i = 0; i < std::ssize(own); ++i) {
         const int64_t element = parallel::global_element(parameter.spec(), store.mesh(), store.coordinate(), i);
         const double expected = element == parallel::kPadding ? 0 : whole[static_cast<size_t>(element)];
@@ -82,7 +84,7 @@ int64_t count_strays(pipeline::Engine& engine, const NamedValues& weights) {
 void train_rank(const config::Config& config, comm::Communicator& communicator, Run& run) {
   communicator.set_mesh(Mesh(config.mesh.sizes(), config.mesh.order));
   communicator.set_watchdog(120);
-  const auto device = device::make_cpu_device(static_cast<int>(std::max<int64_t>(1, config.device.threads)));
+  const auto device = pipeline::make_rank_device(config, communicator.placement());
   pipeline::Engine engine(config, communicator, *device, std::numeric_limits<int64_t>::max());
 
   data::DatasetOptions options;

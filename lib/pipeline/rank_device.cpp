@@ -1,0 +1,38 @@
+#include "lib/pipeline/rank_device.h"
+
+#include <algorithm>
+
+#include "lib/base/integers.h"
+#include "lib/device/cuda/cuda_device.h"
+
+namespace quintet::pipeline {
+
+int threads_of(const config::Config& config, const comm::Placement& placement) {
+  if (config.device.threads > 0) return narrow<int>(config.device.threads);
+  return narrow<int>(std::max<int64_t>(1, placement.local_cpus / placement.local_size));
+}
+
+std::unique_ptr<device::Device> make_rank_device(const config::Config& config, const comm::Placement& placement) {
+  const int threads = threads_of(config, placement);
+  const bool must = config.device.kind == config::DeviceKind::cuda;
+  const bool can =
+      config.precision.compute != config::ComputeType::fp64 && config.precision.gradients == config::GradientType::fp32;
+  if (config.device.kind == config::DeviceKind::cpu || (!must && !can)) return device::make_cpu_device(threads);
+  const device::CudaSupport support = device::cuda_support();
+  if (must && support.gpus.empty())
+    fail(ExitCode::config, "device.kind: cuda cannot be had: {}; or choose cpu", support.problem);
+  if (must && !can)
+    fail(ExitCode::config, "precision.gradients: bf16 is not built yet where device.kind is cuda; choose fp32");
+  if (support.gpus.empty()) return device::make_cpu_device(threads);
+  const auto ordinal = static_cast<size_t>(placement.local_rank) % support.gpus.size();
+  return device::make_cuda_device(static_cast<int>(ordinal), threads);
+}
+
+int64_t available_bytes(const device::Device& device, const comm::Placement& placement, int64_t host_bytes) {
+  const std::optional<int64_t> free = device.free_bytes();
+  if (!free) return host_bytes;
+  const int64_t gpus = std::max(1, device::cuda_devices());
+  return *free / ceil_div(placement.local_size, gpus) * placement.local_size;
+}
+
+}  // namespace quintet::pipeline

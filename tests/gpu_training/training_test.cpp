@@ -1,0 +1,92 @@
+// The CUDA device trains as the CPU device does, on one rank and on ranks that share one GPU, whatever the order in
+// which the GPU's streams go on.
+#include <string>
+#include <vector>
+
+#include <catch2/catch.hpp>
+
+#include "tests/gpu_emulator/emulator.h"
+#include "tests/support/training_run.h"
+
+namespace quintet::testing {
+namespace {
+
+using Overrides = std::vector<std::string>;
+
+constexpr double kTolerance = 2e-5;
+
+// Small enough for an emulated GPU; the families' shapes keep what sets them apart.
+const Overrides kSmall = {"precision.compute=fp32",    "train.steps=2",      "train.eval_steps=1",
+                          "train.global_batch_size=4", "model.seq_length=8", "model.layers=2",
+                          "model.hidden_size=32",      "model.heads=2",      "parallel.zero.bucket_mb=0.02"};
+const Overrides kFewer = {"train.global_batch_size=2"};
+const Overrides kGpt2 = with(gpt2(), kSmall), kLlama = with(llama(), with(kSmall, {"model.kv_heads=1"})),
+                kQwen3 = with(qwen3(), kSmall);
+
+Run train_on_gpu(const Overrides& overrides, const Sizes& sizes = {}, uint64_t seed = 0) {
+  gpu_emulator::set_seed(seed);
+  return train(with(overrides, {"device.kind=cuda"}), sizes);
+}
+
+void require_equal_to_cpu(const Overrides& overrides, const std::vector<Sizes>& layouts,
+                          const std::vector<uint64_t>& seeds = {0}) {
+  const Run reference = train(with(overrides, {"device.kind=cpu"}));
+  for (const Sizes& sizes : layouts) {
+    Run first;
+    for (const uint64_t seed : seeds) {
+      INFO(sizes.text() << ", order " << seed);
+      const Run run = train_on_gpu(overrides, sizes, seed);
+      require_equal_training(run, reference, kTolerance);
+      if (seed == seeds.front()) {
+        first = run;
+      } else {
+        require_same_bits(run, first);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("a GPU trains GPT-2, Llama and Qwen3 as the CPU does", "[quick][cuda]") {
+  for (const Overrides& model : {kGpt2, kLlama, kQwen3}) require_equal_to_cpu(model, {{}});
+}
+
+TEST_CASE("tensor ranks that share a GPU train as one CPU rank does", "[quick][cuda]") {
+  require_equal_to_cpu(kGpt2, {{.tp = 2}});
+  require_equal_to_cpu(with(kQwen3, kFewer), {{.tp = 2}}, {0, 1, 2});
+}
+
+TEST_CASE("pipeline stages that share a GPU train as one CPU rank does", "[quick][cuda]") {
+  require_equal_to_cpu(with(kGpt2, kFewer), {{.pp = 2}}, {0, 1, 2});
+}
+
+TEST_CASE("data ranks that share a GPU train as one CPU rank does", "[quick][cuda]") {
+  require_equal_to_cpu(with(kLlama, kFewer), {{.dp = 2}}, {0, 1, 2});
+}
+
+TEST_CASE("ZeRO stages and overlap change no bit on a GPU", "[quick][cuda][bitwise]") {
+  const Overrides base = with(kLlama, kFewer);
+  const Run plain = train_on_gpu(base, {.dp = 2});
+  for (const char* change : {"parallel.zero.stage=0", "parallel.zero.overlap=false"})
+    require_same_bits(train_on_gpu(with(base, {change}), {.dp = 2}), plain);
+}
+
+TEST_CASE("every activation, dropout and odd widths train on a GPU as on the CPU", "[full][cuda]") {
+  for (const char* activation : {"model.activation=gelu_exact", "model.activation=relu_squared"})
+    require_equal_to_cpu(with(kGpt2, {activation}), {{}});
+  require_equal_to_cpu(with(kGpt2, {"model.dropout=0.1"}), {{}, {.dp = 2, .tp = 2}});
+  require_equal_to_cpu(with(kGpt2, {"model.hidden_size=33", "model.head_dim=6", "model.ffn_hidden_size=36"}),
+                       {{}, {.tp = 2}});
+  require_equal_to_cpu(with(kGpt2, {"model.vocab_size=259", "model.tie_embeddings=false"}), {{}, {.tp = 2}});
+  require_equal_to_cpu(with(kGpt2, {"parallel.sequence_parallel=false", "parallel.pipeline.schedule=gpipe"}),
+                       {{.tp = 2, .pp = 2}});
+}
+
+TEST_CASE("meshes of several axes that share a GPU train as one CPU rank does in every order", "[full][cuda]") {
+  const std::vector<uint64_t> seeds = {0, 1, 2, 3, 4, 5};
+  for (const Overrides& model : {kGpt2, kLlama, kQwen3})
+    require_equal_to_cpu(model, {{.dp = 2, .tp = 2}, {.tp = 2, .pp = 2}, {.dp = 2, .tp = 2, .pp = 2}}, seeds);
+}
+
+}  // namespace quintet::testing
