@@ -1,8 +1,13 @@
 # quintet_library(NAME SOURCES ... DEPENDS ...): a floor of the house as the static library quintet_NAME.
-# DEPENDS lists floors by their short names or imported targets (with ::).
+# DEPENDS lists floors by their short names or imported targets (with ::). With OBJECT all of it is linked, whatever
+# stands before or behind it.
 function(quintet_library name)
-  cmake_parse_arguments(ARG "" "" "SOURCES;DEPENDS" ${ARGN})
-  add_library(quintet_${name} STATIC ${ARG_SOURCES})
+  cmake_parse_arguments(ARG "OBJECT" "" "SOURCES;DEPENDS" ${ARGN})
+  if(ARG_OBJECT)
+    add_library(quintet_${name} OBJECT ${ARG_SOURCES})
+  else()
+    add_library(quintet_${name} STATIC ${ARG_SOURCES})
+  endif()
   target_link_libraries(quintet_${name} PRIVATE quintet_options)
   target_include_directories(quintet_${name} PUBLIC "${PROJECT_SOURCE_DIR}")
   foreach(dependency IN LISTS ARG_DEPENDS)

@@ -1,0 +1,60 @@
+"""device.kind: what a GPU is, where there is one and where there is none."""
+
+import harness
+from harness import CommandLineTest
+
+SMALL = ("model.seq_length=8", "model.heads=2", "train.steps=2", "train.global_batch_size=4", "train.eval_steps=1")
+
+
+class WithoutCuda(CommandLineTest):
+    def test_cuda_is_refused_with_the_remedy(self):
+        result = self.train("device.kind=cuda", ranks=2)
+        self.assert_error(result, 2, "device.kind: cuda cannot be had: this build has no CUDA; build with")
+        self.assertFalse((self.folder / "runs").exists())
+
+    def test_auto_is_the_cpu(self):
+        result = self.train("train.steps=1")
+        self.assertEqual(result.code, 0, result)
+        self.assertIn("CPU, 1 thread", result.out)
+
+
+class Gpu(CommandLineTest):
+    def test_version_names_it(self):
+        text = self.quintet("--version").out
+        self.assertIn("CUDA 13.0 (emulated), cuBLASLt 13.0.0", text)
+        self.assertIn("emulated GPU (sm_90", text)
+
+    def test_auto_takes_it_and_ranks_that_share_it_train_as_the_cpu(self):
+        losses = {}
+        for kind, ranks in (("cpu", 1), ("auto", 1), ("cuda", 4)):
+            mesh = ["mesh.tp=2", "mesh.pp=2"] if ranks == 4 else []
+            result = self.train(f"device.kind={kind}", f"run.dir={self.folder}/{kind}/runs", "train.eval_every=1",
+                                "logging.weight_dump_steps=[2]", *SMALL, *mesh, ranks=ranks)
+            self.assertEqual(result.code, 0, result)
+            self.assertEqual("GPU 0: emulated GPU" in result.out, kind != "cpu", result)
+            losses[kind] = [line["loss"] for line in self.steps(self.folder / kind)]
+            self.assertTrue((self.folder / kind / "runs/tiny/weights/step_00000002/model.safetensors").exists())
+        for kind in ("auto", "cuda"):
+            for got, expected in zip(losses[kind], losses["cpu"], strict=True):
+                self.assertLess(abs(got - expected), 2e-5 * expected)
+
+    def test_fp64_stays_on_the_cpu(self):
+        result = self.train("precision.compute=fp64", "train.steps=1")
+        self.assertEqual(result.code, 0, result)
+        self.assertIn("CPU, 1 thread", result.out)
+        self.assert_error(self.train("precision.compute=fp64", "device.kind=cuda"), 2, "fp64 is for proofs on the CPU")
+
+    def test_a_loss_that_is_not_finite_names_a_tensor(self):
+        result = self.train("device.kind=cuda", "optimizer.learning_rate=1.0e+38", "optimizer.clip_grad_norm=0", *SMALL,
+                            "train.steps=4")
+        self.assert_error(result, 5, "the first tensor that is not finite is")
+
+
+class GpuOverMpi(CommandLineTest):
+    def test_they_cannot_talk_yet(self):
+        result = self.train("device.kind=cuda", *SMALL, mpi=2)
+        self.assert_error(result, 2, "start one process with --ranks 2, or choose cpu")
+
+
+if __name__ == "__main__":
+    harness.main()
