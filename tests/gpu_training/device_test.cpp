@@ -79,18 +79,19 @@ TEST_CASE("copies between host and GPU keep large tensors and cast between types
   constexpr int64_t kCount = 600001;  // several pinned buffers full
   const std::vector<float> values = random_values(kCount, 1);
   const Tensor tensor = gpu.put(values, {kCount});
-  REQUIRE(gpu.read(tensor) == values);
+  // In parentheses, or a failure would print them all.
+  REQUIRE((gpu.read(tensor) == values));
 
   const Tensor rounded = gpu.arena.allocate(DType::bf16, {kCount}), back = gpu.arena.allocate(DType::fp32, {kCount});
   gpu.device->copy(tensor, rounded);
   gpu.device->copy(rounded, back);
   std::vector<float> expected(values.size());
   for (size_t i = 0; i < values.size(); ++i) expected[i] = static_cast<float>(bfloat16(values[i]));
-  REQUIRE(gpu.read(back) == expected);
-  REQUIRE(gpu.read(rounded) == expected);  // cast on its way to the host
+  REQUIRE((gpu.read(back) == expected));
+  REQUIRE((gpu.read(rounded) == expected));  // cast on its way to the host
   std::vector<double> wide(values.begin(), values.end());
   gpu.device->copy(Tensor(wide.data(), DType::fp64, {kCount}), back);
-  REQUIRE(gpu.read(back) == values);
+  REQUIRE((gpu.read(back) == values));
 }
 
 TEST_CASE("a GPU's linear layers are the CPU's, whatever cuBLASLt fuses", "[quick][cuda]") {
