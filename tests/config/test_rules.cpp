@@ -276,8 +276,9 @@ TEST_CASE("an epsilon that vanishes in fp32 is refused unless AdamW computes in 
 }
 
 TEST_CASE("fp64 on a GPU is refused", "[quick][config]") {
-  require_problem({"precision.compute=fp64", "device.kind=cuda"},
-                  "command line: precision.compute=fp64: fp64 is for proofs on the CPU; choose fp32, or device.kind cpu");
+  require_problem(
+      {"precision.compute=fp64", "device.kind=cuda"},
+      "command line: precision.compute=fp64: fp64 is for proofs on the CPU; choose fp32, or device.kind cpu");
   CHECK(problems_with({"precision.compute=fp64", "device.kind=auto"}).empty());
 }
 

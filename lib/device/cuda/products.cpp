@@ -54,7 +54,7 @@ struct Products::Problem {
   Epilogue epilogue;
   uint32_t alignment;
 
-  auto operator<=>(const Problem&) const = default;
+  auto operator<=>(const Problem&) const = default;  // NOLINT(modernize-use-nullptr): it is none
 };
 
 struct Products::Plan {
