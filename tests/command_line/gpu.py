@@ -3,7 +3,7 @@
 import harness
 from harness import CommandLineTest
 
-SMALL = ("model.seq_length=8", "model.heads=2", "train.steps=2", "train.global_batch_size=4", "train.eval_steps=1")
+SMALL = ("model.seq_length=8", "model.heads=2", "train.global_batch_size=4", "train.eval_steps=1")
 
 
 class WithoutCuda(CommandLineTest):
@@ -29,7 +29,7 @@ class Gpu(CommandLineTest):
         for kind, ranks in (("cpu", 1), ("auto", 1), ("cuda", 4)):
             mesh = ["mesh.tp=2", "mesh.pp=2"] if ranks == 4 else []
             result = self.train(f"device.kind={kind}", f"run.dir={self.folder}/{kind}/runs", "train.eval_every=1",
-                                "logging.weight_dump_steps=[2]", *SMALL, *mesh, ranks=ranks)
+                                "logging.weight_dump_steps=[2]", "train.steps=2", *SMALL, *mesh, ranks=ranks)
             self.assertEqual(result.code, 0, result)
             self.assertEqual("GPU 0: emulated GPU" in result.out, kind != "cpu", result)
             losses[kind] = [line["loss"] for line in self.steps(self.folder / kind)]
@@ -46,8 +46,15 @@ class Gpu(CommandLineTest):
 
     def test_a_loss_that_is_not_finite_names_a_tensor(self):
         result = self.train("device.kind=cuda", "optimizer.learning_rate=1.0e+38", "optimizer.clip_grad_norm=0", *SMALL,
-                            "train.steps=4")
+                            "train.steps=4", "mesh.tp=2", "mesh.pp=2", ranks=4)
         self.assert_error(result, 5, "the first tensor that is not finite is")
+
+    def test_a_failing_rank_ends_those_that_share_its_gpu(self):
+        command = self.start_endless("device.kind=cuda", "mesh.tp=2", "mesh.pp=2", *SMALL, ranks=4)
+        harness.fail_writes_of(command.process.pid)
+        result = command.finish(60)
+        self.assert_error(result, 2, "metrics.jsonl cannot be written")
+        self.assertNotIn("GPU emulator:", result.err)  # nobody has touched what another gave back
 
 
 class GpuOverMpi(CommandLineTest):
