@@ -45,13 +45,19 @@ class Bench {
       : device_(device::make_cpu_device(threads)), arena_(*device_, ledger_, "bench"), dtype_(dtype) {}
 
   device::Device& device() { return *device_; }
+  // Weights and activations.
   Tensor random(Shape shape) {
     const Tensor tensor = arena_.allocate(dtype_, shape);
-    visit_compute_type(dtype_, [&]<typename T>() {
+    visit_storage_type(dtype_, [&]<typename T>() {
       uint64_t index = 0;
-      for (T& value : tensor.span<T>())
-        value = static_cast<T>(philox(1, index++, 0)[0]) / static_cast<T>(4294967296.0) - T{0.5};
+      for (T& value : tensor.span<T>()) value = T(static_cast<float>(philox(1, index++, 0)[0]) * 0x1p-32F - 0.5F);
     });
+    return tensor;
+  }
+  // Gradients of parameters and statistics: zeros.
+  Tensor sums(Shape shape) {
+    const Tensor tensor = arena_.allocate(dtype_ == DType::bf16 ? DType::fp32 : dtype_, shape);
+    device_->fill(tensor, 0);
     return tensor;
   }
 
@@ -72,7 +78,10 @@ struct Options {
   std::vector<std::string> overrides;
 };
 
-DType dtype_of(const Options& options) { return options.dtype == "fp64" ? DType::fp64 : DType::fp32; }
+DType dtype_of(const Options& options) {
+  if (options.dtype == "bf16") return DType::bf16;
+  return options.dtype == "fp64" ? DType::fp64 : DType::fp32;
+}
 
 int bench_gemm(const Options& options) {
   struct Case {
@@ -88,7 +97,7 @@ int bench_gemm(const Options& options) {
     const Tensor x = bench.random({c.tokens, c.in});
     const Tensor weight = bench.random({c.out, c.in});
     const Tensor y = bench.random({c.tokens, c.out});
-    const Tensor gradient = bench.random({c.out, c.in});
+    const Tensor gradient = bench.sums({c.out, c.in});
     const double flops = 2.0 * static_cast<double>(c.tokens) * static_cast<double>(c.out) * static_cast<double>(c.in);
     device::Device& device = bench.device();
     const double forward = median_seconds([&] { device.linear_forward({.x = x, .weight = weight, .output = y}); });
@@ -115,7 +124,7 @@ int bench_attention(const Options& options) {
     const auto heads = [&] { return bench.random({c.batch, c.sequence, c.heads, c.head_dim}); };
     const Tensor q = heads(), k = heads(), v = heads(), output = heads();
     const Tensor d_output = heads(), d_q = heads(), d_k = heads(), d_v = heads();
-    const Tensor log_sum_exp = bench.random({c.batch, c.heads, c.sequence});
+    const Tensor log_sum_exp = bench.sums({c.batch, c.heads, c.sequence});
     const auto s = static_cast<double>(c.sequence);
     const double product = static_cast<double>(c.batch * c.heads * c.head_dim) * s * s;  // one, causal half
     device::Device& device = bench.device();
@@ -270,7 +279,8 @@ void add_bench(CLI::App& app, Run& run, int* argc, char*** argv) {
                                     int (*measure)(const Options&)) {
     CLI::App* command = bench->add_subcommand(name, help);
     command->add_option("--threads", options->threads, "CPU threads")->check(CLI::Range(1, 1024));
-    command->add_option("--dtype", options->dtype, "fp32 or fp64")->check(CLI::IsMember({"fp32", "fp64"}));
+    command->add_option("--dtype", options->dtype, "fp64, fp32 or bf16")
+        ->check(CLI::IsMember({"fp64", "fp32", "bf16"}));
     command->add_option("--shape", options->shape, "This shape alone")
         ->delimiter(',')
         ->expected(dimensions)

@@ -80,12 +80,12 @@ void bias_activation_forward(int threads, ActivationKind kind, int64_t rows, int
         if (bias != nullptr) {
 #pragma omp simd
           for (int64_t c = 0; c < width; ++c) {
-            x[c] += bias[c];
-            y[c] = F::value(x[c]);
+            x[c] = round_to<T>(widen(x[c]) + widen(bias[c]));
+            y[c] = round_to<T>(F::value(widen(x[c])));
           }
         } else {
 #pragma omp simd
-          for (int64_t c = 0; c < width; ++c) y[c] = F::value(x[c]);
+          for (int64_t c = 0; c < width; ++c) y[c] = round_to<T>(F::value(widen(x[c])));
         }
       }
     });
@@ -98,52 +98,57 @@ void add_bias(int threads, int64_t rows, int64_t width, const T* bias, T* values
     for (int64_t t = begin; t < end; ++t) {
       T* row = values + t * width;
 #pragma omp simd
-      for (int64_t c = 0; c < width; ++c) row[c] += bias[c];
+      for (int64_t c = 0; c < width; ++c) row[c] = round_to<T>(widen(row[c]) + widen(bias[c]));
     }
   });
 }
 
 template <typename T>
-void activation_backward(int threads, ActivationKind kind, int64_t elements, const T* pre_activation, T* gradient) {
+void activation_backward(int threads, ActivationKind kind, int64_t elements, const T* pre_activation,
+                         const Arithmetic<T>* d_output, T* d_input) {
   visit(kind, [&]<typename F>(F) {
     for_elements(threads, elements, [=](int64_t begin, int64_t end) {
 #pragma omp simd
-      for (int64_t i = begin; i < end; ++i) gradient[i] *= F::slope(pre_activation[i]);
+      for (int64_t i = begin; i < end; ++i) d_input[i] = round_to<T>(d_output[i] * F::slope(widen(pre_activation[i])));
     });
   });
 }
 
 template <typename T>
 void swiglu_forward(int threads, int64_t elements, const T* gate, const T* up, T* output) {
+  using A = Arithmetic<T>;
   for_elements(threads, elements, [=](int64_t begin, int64_t end) {
 #pragma omp simd
     for (int64_t i = begin; i < end; ++i) {
-      output[i] = gate[i] * sigmoid(clamp(gate[i], -kSigmoidRange<T>, kSigmoidRange<T>)) * up[i];
+      const A x = widen(gate[i]);
+      output[i] = round_to<T>(x * sigmoid(clamp(x, -kSigmoidRange<A>, kSigmoidRange<A>)) * widen(up[i]));
     }
   });
 }
 
 template <typename T>
 void swiglu_backward(int threads, int64_t elements, const T* gate, const T* up, const T* d_output, T* d_gate, T* d_up) {
+  using A = Arithmetic<T>;
   for_elements(threads, elements, [=](int64_t begin, int64_t end) {
 #pragma omp simd
     for (int64_t i = begin; i < end; ++i) {
-      const T x = gate[i], u = up[i], d = d_output[i];
-      const T inside = clamp(x, -kSigmoidRange<T>, kSigmoidRange<T>);
-      const T e = exponential(-inside);
-      const T s = T{1} / (T{1} + e);
-      d_up[i] = d * x * s;
-      d_gate[i] = d * u * s * (T{1} + inside * (s * e));
+      const A x = widen(gate[i]), u = widen(up[i]), d = widen(d_output[i]);
+      const A inside = clamp(x, -kSigmoidRange<A>, kSigmoidRange<A>);
+      const A e = exponential(-inside);
+      const A s = A{1} / (A{1} + e);
+      d_up[i] = round_to<T>(d * x * s);
+      d_gate[i] = round_to<T>(d * u * s * (A{1} + inside * (s * e)));
     }
   });
 }
 
-#define QUINTET_INSTANTIATE(T)                                                                    \
-  template void bias_activation_forward(int, ActivationKind, int64_t, int64_t, const T*, T*, T*); \
-  template void add_bias(int, int64_t, int64_t, const T*, T*);                                    \
-  template void activation_backward(int, ActivationKind, int64_t, const T*, T*);                  \
-  template void swiglu_forward(int, int64_t, const T*, const T*, T*);                             \
+#define QUINTET_INSTANTIATE(T)                                                                         \
+  template void bias_activation_forward(int, ActivationKind, int64_t, int64_t, const T*, T*, T*);      \
+  template void add_bias(int, int64_t, int64_t, const T*, T*);                                         \
+  template void activation_backward(int, ActivationKind, int64_t, const T*, const Arithmetic<T>*, T*); \
+  template void swiglu_forward(int, int64_t, const T*, const T*, T*);                                  \
   template void swiglu_backward(int, int64_t, const T*, const T*, const T*, T*, T*);
+QUINTET_INSTANTIATE(bfloat16)
 QUINTET_INSTANTIATE(float)
 QUINTET_INSTANTIATE(double)
 #undef QUINTET_INSTANTIATE

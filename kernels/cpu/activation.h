@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "kernels/cpu/storage.h"
+
 namespace quintet::kernels::cpu {
 
 // gelu: the tanh form (Hendrycks and Gimpel 2016), x sigmoid(2 sqrt(2 / pi) (x + 0.044715 x^3)).
@@ -19,9 +21,10 @@ void bias_activation_forward(int threads, ActivationKind kind, int64_t rows, int
 template <typename T>
 void add_bias(int threads, int64_t rows, int64_t width, const T* bias, T* values);
 
-// gradient[i] *= activation'(pre_activation[i]).
+// d_input = d_output * activation'(pre_activation); d_output is not rounded yet, and may be d_input.
 template <typename T>
-void activation_backward(int threads, ActivationKind kind, int64_t elements, const T* pre_activation, T* gradient);
+void activation_backward(int threads, ActivationKind kind, int64_t elements, const T* pre_activation,
+                         const Arithmetic<T>* d_output, T* d_input);
 
 // output = silu(gate) * up, silu(x) = x sigmoid(x) (Shazeer 2020).
 template <typename T>

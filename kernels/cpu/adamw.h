@@ -14,8 +14,10 @@ struct AdamwArgs {
 
 // g = gradient * gradient_scale; m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g^2;
 // w -= learning_rate (m_hat / (sqrt(v_hat) + epsilon) + weight_decay w). Every element is rounded the same way wherever
-// it lies in a span: a span may be cut anywhere.
-template <typename T>
-void adamw(const AdamwArgs& args, int64_t elements, const T* gradient, T* weight, T* first_moment, T* second_moment);
+// it lies in a span: a span may be cut anywhere. w is the master; a weight of the same type is the master itself, one
+// of bf16 becomes its rounding.
+template <typename T, typename G, typename W>
+void adamw(const AdamwArgs& args, int64_t elements, const G* gradient, T* master, T* first_moment, T* second_moment,
+           W* weight);
 
 }  // namespace quintet::kernels::cpu

@@ -1,11 +1,12 @@
 // Layer norm (Ba et al. 2016) and root-mean-square norm (Zhang and Sennrich 2019) with the residual added first.
-// All tensors are [rows, width] but where said; statistics are kept in the compute type for backward. A row is summed
-// in vector lanes, in an order that depends on its width alone.
+// All tensors are [rows, width] but where said; statistics are kept in the type of arithmetic for backward. A row is
+// summed in vector lanes, in an order that depends on its width alone.
 #pragma once
 
 #include <cstdint>
 
 #include "kernels/cpu/dropout.h"
+#include "kernels/cpu/storage.h"
 
 namespace quintet::kernels::cpu {
 
@@ -25,8 +26,8 @@ struct AddNormForwardArgs {
   const T* weight = nullptr;     // [width]
   const T* bias = nullptr;       // [width], or null
   T* output = nullptr;
-  T* mean = nullptr;               // [rows], layer norm only
-  T* inverse_deviation = nullptr;  // [rows]
+  Arithmetic<T>* mean = nullptr;               // [rows], layer norm only
+  Arithmetic<T>* inverse_deviation = nullptr;  // [rows]
   int threads = 1;
 };
 template <typename T>
@@ -38,9 +39,9 @@ struct NormBackwardArgs {
   Norm norm = Norm::layer;
   int64_t rows = 0, width = 0;
   const T* input = nullptr;
-  const T* weight = nullptr;             // [width]
-  const T* mean = nullptr;               // [rows], layer norm only
-  const T* inverse_deviation = nullptr;  // [rows]
+  const T* weight = nullptr;                         // [width]
+  const Arithmetic<T>* mean = nullptr;               // [rows], layer norm only
+  const Arithmetic<T>* inverse_deviation = nullptr;  // [rows]
   const T* d_output = nullptr;
   T* d_input = nullptr;
   bool accumulate = false;
@@ -51,7 +52,7 @@ void norm_backward_input(const NormBackwardArgs<T>& args);
 
 // weight_gradient[c] += sum over rows of d_output * normalised input, bias_gradient[c] += sum of d_output (if not
 // null); independent of threads.
-template <typename T>
-void norm_backward_parameters(const NormBackwardArgs<T>& args, T* weight_gradient, T* bias_gradient);
+template <typename T, typename G>
+void norm_backward_parameters(const NormBackwardArgs<T>& args, G* weight_gradient, G* bias_gradient);
 
 }  // namespace quintet::kernels::cpu

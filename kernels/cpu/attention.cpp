@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "kernels/cpu/attention_softmax.h"
+#include "kernels/cpu/scratch.h"
 #include "lib/base/parallel.h"
 
 namespace quintet::kernels::cpu {

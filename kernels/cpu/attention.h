@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#include "kernels/cpu/storage.h"
+
 namespace quintet::kernels::cpu {
 
 // A [batch, rows, heads, head_dim] tensor; strides in elements, head_dim is contiguous.
@@ -34,11 +36,13 @@ struct AttentionForwardArgs {
   AttentionShape shape;
   HeadTensor<const T> query, key, value;
   HeadTensor<T> output;
-  T* log_sum_exp = nullptr;  // [batch, heads, query_rows]
+  Arithmetic<T>* log_sum_exp = nullptr;  // [batch, heads, query_rows]
   int threads = 1;
 };
 template <typename T>
 void attention_forward(const AttentionForwardArgs<T>& args);
+template <>
+void attention_forward(const AttentionForwardArgs<bfloat16>& args);
 
 // Gradients are written, or added to with `accumulate`. output and log_sum_exp are those over all keys, also where
 // `key` holds only some of them: contributions of blocks of keys then add up to the whole gradient.
@@ -46,12 +50,14 @@ template <typename T>
 struct AttentionBackwardArgs {
   AttentionShape shape;
   HeadTensor<const T> query, key, value, output, d_output;
-  const T* log_sum_exp = nullptr;
+  const Arithmetic<T>* log_sum_exp = nullptr;
   HeadTensor<T> d_query, d_key, d_value;
   bool accumulate = false;
   int threads = 1;
 };
 template <typename T>
 void attention_backward(const AttentionBackwardArgs<T>& args);
+template <>
+void attention_backward(const AttentionBackwardArgs<bfloat16>& args);
 
 }  // namespace quintet::kernels::cpu

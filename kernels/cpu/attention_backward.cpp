@@ -5,6 +5,7 @@
 
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/attention_softmax.h"
+#include "kernels/cpu/scratch.h"
 #include "lib/base/parallel.h"
 
 namespace quintet::kernels::cpu {

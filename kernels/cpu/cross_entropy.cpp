@@ -17,19 +17,19 @@ int64_t target_column(const CrossEntropyArgs<T>& args, int64_t t) {
   return args.targets[t] >= 0 && column >= 0 && column < args.valid ? column : -1;
 }
 
-template <typename T>
-T row_maximum(const T* row, int64_t count) {
-  T maximum = -std::numeric_limits<T>::infinity();
+template <typename T, typename A = Arithmetic<T>>
+A row_maximum(const T* row, int64_t count) {
+  A maximum = -std::numeric_limits<A>::infinity();
 #pragma omp simd reduction(max : maximum)
-  for (int64_t c = 0; c < count; ++c) maximum = row[c] > maximum ? row[c] : maximum;
+  for (int64_t c = 0; c < count; ++c) maximum = widen(row[c]) > maximum ? widen(row[c]) : maximum;
   return maximum;
 }
 
-template <typename T>
-T row_sum_exp(const T* row, int64_t count, T maximum) {
-  T sum = 0;
+template <typename T, typename A>
+A row_sum_exp(const T* row, int64_t count, A maximum) {
+  A sum = 0;
 #pragma omp simd reduction(+ : sum)
-  for (int64_t c = 0; c < count; ++c) sum += exponential(row[c] - maximum);
+  for (int64_t c = 0; c < count; ++c) sum += exponential(widen(row[c]) - maximum);
   return sum;
 }
 
@@ -43,14 +43,15 @@ T shift_of(T maximum) {
 }  // namespace
 
 template <typename T>
-void cross_entropy_statistics(const CrossEntropyArgs<T>& args, T* maximum, T* sum_exp, T* target_logit) {
+void cross_entropy_statistics(const CrossEntropyArgs<T>& args, Arithmetic<T>* maximum, Arithmetic<T>* sum_exp,
+                              Arithmetic<T>* target_logit) {
   for_rows(args.threads, args.rows, args.columns, [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) {
       const T* row = args.logits + t * args.columns;
       maximum[t] = row_maximum(row, args.valid);
       sum_exp[t] = row_sum_exp(row, args.valid, shift_of(maximum[t]));
       const int64_t target = target_column(args, t);
-      target_logit[t] = target < 0 ? T{0} : row[target];
+      target_logit[t] = target < 0 ? 0 : widen(row[target]);
     }
   });
 }
@@ -80,21 +81,24 @@ void cross_entropy_merge(int threads, int64_t shards, int64_t rows, const T* sta
 }
 
 template <typename T>
-void cross_entropy_gradient(const CrossEntropyArgs<T>& args, const T* maximum, const T* sum_exp, double scale) {
+void cross_entropy_gradient(const CrossEntropyArgs<T>& args, const Arithmetic<T>* maximum, const Arithmetic<T>* sum_exp,
+                            double scale) {
+  using A = Arithmetic<T>;
   for_rows(args.threads, args.rows, args.columns, [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) {
       T* row = args.logits + t * args.columns;
       if (args.targets[t] < 0) {
-        std::fill_n(row, args.columns, T{0});
+        std::fill_n(row, args.columns, T{});
         continue;
       }
-      const T factor = static_cast<T>(scale) / sum_exp[t];
-      const T most = maximum[t];
-#pragma omp simd
-      for (int64_t c = 0; c < args.valid; ++c) row[c] = exponential(row[c] - most) * factor;
-      std::fill(row + args.valid, row + args.columns, T{0});
+      const A factor = static_cast<A>(scale) / sum_exp[t];
+      const A most = maximum[t];
       const int64_t target = target_column(args, t);
-      if (target >= 0) row[target] -= static_cast<T>(scale);
+      const A target_logit = target < 0 ? 0 : widen(row[target]);
+#pragma omp simd
+      for (int64_t c = 0; c < args.valid; ++c) row[c] = round_to<T>(exponential(widen(row[c]) - most) * factor);
+      std::fill(row + args.valid, row + args.columns, T{});
+      if (target >= 0) row[target] = round_to<T>(exponential(target_logit - most) * factor - static_cast<A>(scale));
     }
   });
 }
@@ -109,10 +113,15 @@ void cross_entropy_sum(int64_t rows, const int32_t* targets, const T* maximum, c
   }
 }
 
-#define QUINTET_INSTANTIATE(T)                                                                  \
-  template void cross_entropy_statistics(const CrossEntropyArgs<T>&, T*, T*, T*);               \
-  template void cross_entropy_merge(int, int64_t, int64_t, const T*, T*, T*, T*);               \
-  template void cross_entropy_gradient(const CrossEntropyArgs<T>&, const T*, const T*, double); \
+#define QUINTET_INSTANTIATE_LOGITS(T, A)                                          \
+  template void cross_entropy_statistics(const CrossEntropyArgs<T>&, A*, A*, A*); \
+  template void cross_entropy_gradient(const CrossEntropyArgs<T>&, const A*, const A*, double);
+QUINTET_INSTANTIATE_LOGITS(bfloat16, float)
+QUINTET_INSTANTIATE_LOGITS(float, float)
+QUINTET_INSTANTIATE_LOGITS(double, double)
+#undef QUINTET_INSTANTIATE_LOGITS
+#define QUINTET_INSTANTIATE(T)                                                    \
+  template void cross_entropy_merge(int, int64_t, int64_t, const T*, T*, T*, T*); \
   template void cross_entropy_sum(int64_t, const int32_t*, const T*, const T*, const T*, ExactSum&);
 QUINTET_INSTANTIATE(float)
 QUINTET_INSTANTIATE(double)

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "kernels/cpu/storage.h"
 #include "lib/base/exact_sum.h"
 
 namespace quintet::kernels::cpu {
@@ -21,7 +22,8 @@ struct CrossEntropyArgs {
 // maximum[t] of the row (-inf without valid columns), sum_exp[t] of exp(logit - maximum), and the target's logit, 0
 // where the target lies in another shard or nowhere. Logits of -inf have probability 0; NaN and +inf make the sum NaN.
 template <typename T>
-void cross_entropy_statistics(const CrossEntropyArgs<T>& args, T* maximum, T* sum_exp, T* target_logit);
+void cross_entropy_statistics(const CrossEntropyArgs<T>& args, Arithmetic<T>* maximum, Arithmetic<T>* sum_exp,
+                              Arithmetic<T>* target_logit);
 
 // From shards [shards, 3, rows], the three numbers of each shard of a vocabulary, to those of the whole: the largest
 // maximum, the sum in ascending order of sum_exp * exp(maximum - largest), the sum of the target logits. The results
@@ -33,7 +35,8 @@ void cross_entropy_merge(int threads, int64_t shards, int64_t rows, const T* sta
 // logits become (softmax - one_hot) * scale in place, given the statistics of the whole vocabulary; rows that do not
 // count and padding become 0.
 template <typename T>
-void cross_entropy_gradient(const CrossEntropyArgs<T>& args, const T* maximum, const T* sum_exp, double scale);
+void cross_entropy_gradient(const CrossEntropyArgs<T>& args, const Arithmetic<T>* maximum, const Arithmetic<T>* sum_exp,
+                            double scale);
 
 // Adds maximum + log(sum_exp) - target_logit, in fp64, of each row with a target.
 template <typename T>

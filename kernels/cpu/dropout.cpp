@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "kernels/cpu/rows.h"
+#include "kernels/cpu/storage.h"
 
 namespace quintet::kernels::cpu {
 namespace {
@@ -67,12 +68,13 @@ void add_dropout_row(const DropoutMask& mask, int64_t t, int64_t width, const T*
       return;
     }
 #pragma omp simd
-    for (int64_t c = 0; c < width; ++c) output[c] = residual[c] + branch[c];
+    for (int64_t c = 0; c < width; ++c) output[c] = round_to<T>(widen(residual[c]) + widen(branch[c]));
     return;
   }
   // word >= p 2^32 for the integer word means word > ceil(p 2^32) - 1, which fits 32 bits for 0 < p < 1.
   const uint32_t last_dropped = static_cast<uint32_t>(static_cast<uint64_t>(std::ceil(mask.probability * 0x1p32)) - 1);
-  const T scale = static_cast<T>(1.0 / (1.0 - mask.probability));
+  using A = Arithmetic<T>;
+  const A scale = static_cast<A>(1.0 / (1.0 - mask.probability));
   const uint64_t first = static_cast<uint64_t>(mask.rows[t]) * static_cast<uint64_t>(width);
   constexpr int64_t kTile = 1024;
   std::array<uint32_t, kTile> words;
@@ -83,11 +85,15 @@ void add_dropout_row(const DropoutMask& mask, int64_t t, int64_t width, const T*
     T* to = output + begin;
     if (residual == nullptr) {
 #pragma omp simd
-      for (int64_t c = 0; c < count; ++c) to[c] = words[c] > last_dropped ? from[c] * scale : T{0};
+      for (int64_t c = 0; c < count; ++c) {
+        to[c] = round_to<T>(words[c] > last_dropped ? widen(from[c]) * scale : A{0});
+      }
     } else {
       const T* added = residual + begin;
 #pragma omp simd
-      for (int64_t c = 0; c < count; ++c) to[c] = added[c] + (words[c] > last_dropped ? from[c] * scale : T{0});
+      for (int64_t c = 0; c < count; ++c) {
+        to[c] = round_to<T>(widen(added[c]) + (words[c] > last_dropped ? widen(from[c]) * scale : A{0}));
+      }
     }
   }
 }
@@ -103,9 +109,12 @@ void add_dropout(int threads, const DropoutMask& mask, int64_t rows, int64_t wid
   });
 }
 
-template void add_dropout_row(const DropoutMask&, int64_t, int64_t, const float*, const float*, float*);
-template void add_dropout_row(const DropoutMask&, int64_t, int64_t, const double*, const double*, double*);
-template void add_dropout(int, const DropoutMask&, int64_t, int64_t, const float*, const float*, float*);
-template void add_dropout(int, const DropoutMask&, int64_t, int64_t, const double*, const double*, double*);
+#define QUINTET_INSTANTIATE(T)                                                                 \
+  template void add_dropout_row(const DropoutMask&, int64_t, int64_t, const T*, const T*, T*); \
+  template void add_dropout(int, const DropoutMask&, int64_t, int64_t, const T*, const T*, T*);
+QUINTET_INSTANTIATE(bfloat16)
+QUINTET_INSTANTIATE(float)
+QUINTET_INSTANTIATE(double)
+#undef QUINTET_INSTANTIATE
 
 }  // namespace quintet::kernels::cpu

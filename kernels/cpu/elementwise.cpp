@@ -1,46 +1,16 @@
 #include "kernels/cpu/elementwise.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
-#include <bit>
-#include <cmath>
 #include <cstddef>
 #include <cstring>
 #include <mutex>
 #include <span>
-#include <type_traits>
 
 #include "kernels/cpu/rows.h"
 
 namespace quintet::kernels::cpu {
-namespace {
-
-// fp64 to bf16 through an fp32 rounded to odd, so that the second rounding does not round what the first rounded.
-bfloat16 round_to_bfloat16(double value) {
-  const float nearest = static_cast<float>(value);
-  uint32_t bits = std::bit_cast<uint32_t>(nearest);
-  const double back = static_cast<double>(nearest);
-  if (back != value && std::isfinite(nearest)) {
-    if (std::abs(back) > std::abs(value)) --bits;
-    bits |= 1;
-  }
-  return bfloat16(std::bit_cast<float>(bits));
-}
-
-template <typename From, typename To>
-To convert(From value) {
-  if constexpr (std::is_same_v<From, bfloat16>) {
-    return convert<float, To>(static_cast<float>(value));
-  } else if constexpr (!std::is_same_v<To, bfloat16>) {
-    return static_cast<To>(value);
-  } else if constexpr (std::is_same_v<From, double>) {
-    return round_to_bfloat16(value);
-  } else {
-    return bfloat16(value);
-  }
-}
-
-}  // namespace
 
 template <typename T>
 void fill(int threads, int64_t elements, T value, T* to) {
@@ -50,7 +20,7 @@ void fill(int threads, int64_t elements, T value, T* to) {
 template <typename From, typename To>
 void cast(int threads, int64_t elements, const From* from, To* to) {
   for_elements(threads, elements, [=](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) to[i] = convert<From, To>(from[i]);
+    for (int64_t i = begin; i < end; ++i) to[i] = round_to<To>(widen(from[i]));
   });
 }
 
@@ -62,10 +32,10 @@ void copy_bytes(int threads, int64_t bytes, const void* from, void* to) {
 }
 
 template <typename T>
-void scale(int threads, int64_t elements, T factor, T* values) {
+void scale(int threads, int64_t elements, Arithmetic<T> factor, T* values) {
   for_elements(threads, elements, [=](int64_t begin, int64_t end) {
 #pragma omp simd
-    for (int64_t i = begin; i < end; ++i) values[i] *= factor;
+    for (int64_t i = begin; i < end; ++i) values[i] = round_to<T>(widen(values[i]) * factor);
   });
 }
 
@@ -74,20 +44,38 @@ bool all_finite(int threads, int64_t elements, const T* values) {
   std::atomic<bool> finite = true;
   for_elements(threads, elements, [&](int64_t begin, int64_t end) {
     // x - x is 0 for finite x and NaN otherwise; a NaN stays in the sum.
-    T sum = 0;
+    Arithmetic<T> sum = 0;
 #pragma omp simd reduction(+ : sum)
-    for (int64_t i = begin; i < end; ++i) sum += values[i] - values[i];
+    for (int64_t i = begin; i < end; ++i) sum += widen(values[i]) - widen(values[i]);
     if (sum != 0) finite = false;
   });
   return finite;
 }
+
+namespace {
+
+template <typename T>
+void add_squares(std::span<const T> values, ExactSum& sum) {
+  sum.add_squares(values);
+}
+void add_squares(std::span<const bfloat16> values, ExactSum& sum) {
+  std::array<float, 1024> wide;
+  for (size_t begin = 0; begin < values.size(); begin += wide.size()) {
+    const size_t count = std::min(wide.size(), values.size() - begin);
+#pragma omp simd
+    for (size_t i = 0; i < count; ++i) wide[i] = widen(values[begin + i]);
+    sum.add_squares(std::span<const float>(wide.data(), count));
+  }
+}
+
+}  // namespace
 
 template <typename T>
 void squared_norm(int threads, int64_t elements, const T* values, ExactSum& sum) {
   std::mutex mutex;
   for_elements(threads, elements, [&](int64_t begin, int64_t end) {
     ExactSum part;
-    part.add_squares(std::span<const T>(values + begin, static_cast<size_t>(end - begin)));
+    add_squares(std::span<const T>(values + begin, static_cast<size_t>(end - begin)), part);
     const std::lock_guard lock(mutex);
     sum.add(part);
   });
@@ -107,10 +95,13 @@ template void cast(int, int64_t, const float*, bfloat16*);
 template void cast(int, int64_t, const bfloat16*, double*);
 template void cast(int, int64_t, const bfloat16*, float*);
 
-template void scale(int, int64_t, float, float*);
-template void scale(int, int64_t, double, double*);
+template void scale<bfloat16>(int, int64_t, float, bfloat16*);
+template void scale<float>(int, int64_t, float, float*);
+template void scale<double>(int, int64_t, double, double*);
+template bool all_finite(int, int64_t, const bfloat16*);
 template bool all_finite(int, int64_t, const float*);
 template bool all_finite(int, int64_t, const double*);
+template void squared_norm(int, int64_t, const bfloat16*, ExactSum&);
 template void squared_norm(int, int64_t, const float*, ExactSum&);
 template void squared_norm(int, int64_t, const double*, ExactSum&);
 

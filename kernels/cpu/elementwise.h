@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "lib/base/dtype.h"
+#include "kernels/cpu/storage.h"
 #include "lib/base/exact_sum.h"
 
 namespace quintet::kernels::cpu {
@@ -17,7 +17,7 @@ void cast(int threads, int64_t elements, const From* from, To* to);
 void copy_bytes(int threads, int64_t bytes, const void* from, void* to);
 
 template <typename T>
-void scale(int threads, int64_t elements, T factor, T* values);
+void scale(int threads, int64_t elements, Arithmetic<T> factor, T* values);
 
 template <typename T>
 bool all_finite(int threads, int64_t elements, const T* values);

@@ -22,8 +22,8 @@ template <typename T>
 void embedding_forward(const EmbeddingArgs<T>& args, const T* table, const T* position_table, T* output);
 
 // table_gradient[tokens[t] - vocabulary_start] += d_output[t], the same for positions; in ascending t for every
-// element. position_gradient may be null.
-template <typename T>
-void embedding_backward(const EmbeddingArgs<T>& args, const T* d_output, T* table_gradient, T* position_gradient);
+// element, with one rounding to G after the last. position_gradient may be null.
+template <typename T, typename G>
+void embedding_backward(const EmbeddingArgs<T>& args, const T* d_output, G* table_gradient, G* position_gradient);
 
 }  // namespace quintet::kernels::cpu

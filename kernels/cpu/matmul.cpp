@@ -1,18 +1,14 @@
-// fp32 products are oneDNN's. fp64 ones, which it lacks, and fp32 ones in a build without it are our own
-// cache-blocked products (Goto and van de Geijn 2008): a block of b is packed to stay in the level-2 cache while
-// strips of a pass over it. a is read in place, unless it is transposed: then its columns are packed as well.
-// Threads divide c and share nothing.
+// Products of fp32 or bf16 operands are oneDNN's. fp64 ones, which it lacks, and fp32 ones in a build without it are
+// our own cache-blocked products (Goto and van de Geijn 2008): a block of b is packed to stay in the level-2 cache
+// while strips of a pass over it. a is read in place, unless it is transposed: then its columns are packed as well.
+// Threads divide c and share nothing. What involves bf16 and oneDNN does not do is made of such products, in pieces.
 #include "kernels/cpu/matmul.h"
 
-#ifdef QUINTET_HAS_DNNL
-#include <oneapi/dnnl/dnnl.h>
-#endif
-#ifdef _OPENMP
-#include <omp.h>
-#endif
-
+#include "kernels/cpu/activation.h"
+#include "kernels/cpu/matmul_dnnl.h"
 #include "kernels/cpu/matmul_tile.h"
-#include "lib/base/parallel.h"
+#include "kernels/cpu/rows.h"
+#include "kernels/cpu/scratch.h"
 
 namespace quintet::kernels::cpu {
 
@@ -98,40 +94,112 @@ void multiply_by_blocks(const MatmulArgs<T>& args) {
   }
 }
 
-#ifdef QUINTET_HAS_DNNL
-// No signal handler may run on this thread meanwhile, unless on a stack of its own: see lib/training/signals.h.
-void multiply_by_dnnl(const MatmulArgs<float>& args) {
-#ifdef _OPENMP
-  omp_set_num_threads(args.threads);  // of the calling rank alone
-#endif
-  const dnnl_status_t status =
-      dnnl_sgemm(args.transpose_a ? 'T' : 'N', args.transpose_b ? 'T' : 'N', args.m, args.n, args.k, 1.0F, args.a,
-                 args.lda, args.b, args.ldb, args.accumulate ? 1.0F : 0.0F, args.c, args.ldc);
-  QUINTET_CHECK(status == dnnl_success, "dnnl_sgemm of {} x {} x {} returns {}", args.m, args.n, args.k,
-                static_cast<int>(status));
+// Part of an operand in the type of arithmetic: in place, or a copy [rows][columns] of what is bf16.
+template <typename A>
+struct Piece {
+  const A* data;
+  int64_t stride;
+};
+template <typename A>
+Piece<A> widened(int /*threads*/, const A* from, int64_t stride, int64_t /*rows*/, int64_t /*columns*/,
+                 Scratch<A>& /*scratch*/) {
+  return {from, stride};
 }
-#endif
+Piece<float> widened(int threads, const bfloat16* from, int64_t stride, int64_t rows, int64_t columns,
+                     Scratch<float>& scratch) {
+  float* wide = scratch.get(rows * columns);
+  for_rows(threads, rows, columns, [=](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      const bfloat16* values = from + row * stride;
+      float* to = wide + row * columns;
+#pragma omp simd
+      for (int64_t column = 0; column < columns; ++column) to[column] = widen(values[column]);
+    }
+  });
+  return {wide, columns};
+}
+
+// A piece of c at a time in the type of arithmetic, rounded when its sums are complete: some megabytes, whatever the
+// sizes.
+template <typename T, typename C, typename A = Arithmetic<T>>
+void multiply_by_pieces(const MatmulArgs<T, C>& args) {
+  constexpr int64_t kRows = 256, kColumns = 1024, kDepth = 1024;
+  thread_local Scratch<A> a_scratch, b_scratch, sums_scratch;
+  for (int64_t column = 0; column < args.n; column += kColumns) {
+    const int64_t columns = std::min(kColumns, args.n - column);
+    for (int64_t row = 0; row < args.m; row += kRows) {
+      const int64_t rows = std::min(kRows, args.m - row);
+      A* sums = sums_scratch.get(rows * columns);
+      if (args.k <= 0) std::fill_n(sums, rows * columns, A{0});
+      for (int64_t k = 0; k < args.k; k += kDepth) {
+        const int64_t depth = std::min(kDepth, args.k - k);
+        const Piece<A> a = args.transpose_a
+                               ? widened(args.threads, args.a + k * args.lda + row, args.lda, depth, rows, a_scratch)
+                               : widened(args.threads, args.a + row * args.lda + k, args.lda, rows, depth, a_scratch);
+        const Piece<A> b =
+            args.transpose_b
+                ? widened(args.threads, args.b + column * args.ldb + k, args.ldb, columns, depth, b_scratch)
+                : widened(args.threads, args.b + k * args.ldb + column, args.ldb, depth, columns, b_scratch);
+        matmul<A, A>({.m = rows,
+                      .n = columns,
+                      .k = depth,
+                      .a = a.data,
+                      .lda = a.stride,
+                      .transpose_a = args.transpose_a,
+                      .b = b.data,
+                      .ldb = b.stride,
+                      .transpose_b = args.transpose_b,
+                      .c = sums,
+                      .ldc = columns,
+                      .accumulate = k > 0,
+                      .threads = args.threads});
+      }
+      for_rows(args.threads, rows, columns, [&](int64_t begin, int64_t end) {
+        for (int64_t r = begin; r < end; ++r) {
+          C* c = args.c + (row + r) * args.ldc + column;
+          A* sum = sums + r * columns;
+          if (args.bias != nullptr) {
+#pragma omp simd
+            for (int64_t i = 0; i < columns; ++i) sum[i] += widen(args.bias[column + i]);
+          }
+          if (args.accumulate) {
+#pragma omp simd
+            for (int64_t i = 0; i < columns; ++i) c[i] = round_to<C>(static_cast<A>(widen(c[i])) + sum[i]);
+          } else {
+#pragma omp simd
+            for (int64_t i = 0; i < columns; ++i) c[i] = round_to<C>(sum[i]);
+          }
+        }
+      });
+    }
+  }
+}
 
 }  // namespace
 
-template <typename T>
-void matmul(const MatmulArgs<T>& args) {
+template <typename T, typename C>
+void matmul(const MatmulArgs<T, C>& args) {
   if (args.m <= 0 || args.n <= 0) return;
-  if (args.k <= 0) {
-    if (args.accumulate) return;
-    for (int64_t row = 0; row < args.m; ++row) std::fill_n(args.c + row * args.ldc, args.n, T{0});
-    return;
+  QUINTET_CHECK(args.bias == nullptr || args.ldc == args.n, "a bias for {} of {} columns", args.n, args.ldc);
+  if constexpr (std::is_same_v<T, C> && !std::is_same_v<T, bfloat16>) {
+    if (args.k <= 0) {
+      for (int64_t row = 0; row < (args.accumulate ? 0 : args.m); ++row) {
+        std::fill_n(args.c + row * args.ldc, args.n, T{0});
+      }
+    } else if (!multiply_by_dnnl(args)) {
+      multiply_by_blocks(args);
+    }
+    if (args.bias != nullptr) add_bias(args.threads, args.m, args.n, args.bias, args.c);
+  } else if (args.k <= 0 || !multiply_by_dnnl(args)) {
+    multiply_by_pieces(args);
   }
-#ifdef QUINTET_HAS_DNNL
-  if constexpr (std::is_same_v<T, float>) {
-    multiply_by_dnnl(args);
-    return;
-  }
-#endif
-  multiply_by_blocks(args);
 }
 
 template void matmul(const MatmulArgs<float>&);
 template void matmul(const MatmulArgs<double>&);
+template void matmul(const MatmulArgs<bfloat16>&);
+template void matmul(const MatmulArgs<bfloat16, float>&);
+template void matmul(const MatmulArgs<float, bfloat16>&);
+template void matmul(const MatmulArgs<double, bfloat16>&);
 
 }  // namespace quintet::kernels::cpu

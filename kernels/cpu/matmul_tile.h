@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
-#include <new>
 
 namespace quintet::kernels::cpu {
 
@@ -44,33 +43,6 @@ template <typename T>
 inline Vector<T> broadcast(T value) {
   return Vector<T>{} + value;
 }
-
-// Scratch of a thread, kept from call to call.
-template <typename T>
-class Scratch {
- public:
-  Scratch() = default;
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
-  ~Scratch() { release(); }
-
-  // At least `count` elements, aligned to cache lines, with any contents.
-  T* get(int64_t count) {
-    if (count > capacity_) {
-      release();
-      capacity_ = 0;
-      data_ = static_cast<T*>(::operator new(static_cast<size_t>(count) * sizeof(T), kAlignment));
-      capacity_ = count;
-    }
-    return data_;
-  }
-
- private:
-  static constexpr std::align_val_t kAlignment{64};
-  void release() { ::operator delete(data_, kAlignment); }
-  T* data_ = nullptr;
-  int64_t capacity_ = 0;
-};
 
 // An operand read in place: element (row, k) lies at data[row * row_stride + k * k_stride].
 template <typename T>

@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include "kernels/cpu/add_norm.h"
+#include "kernels/cpu/elementwise.h"
 #include "kernels/cpu/rows.h"
+#include "kernels/cpu/scratch.h"
 #include "lib/base/error.h"
 
 namespace quintet::kernels::cpu {
@@ -44,10 +47,8 @@ T normalise(const T* x, const T* scale, int64_t width, double epsilon, T* output
   return inverse;
 }
 
-}  // namespace
-
 template <typename T>
-void rope_norm_forward(const RopeNormArgs<T>& args, const T* input, T* inverse_rms, T* output) {
+void forward(const RopeNormArgs<T>& args, const T* input, T* inverse_rms, T* output) {
   const int64_t row = args.heads * args.width;
   for_rows(args.threads, args.tokens, row, [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) {
@@ -66,9 +67,8 @@ void rope_norm_forward(const RopeNormArgs<T>& args, const T* input, T* inverse_r
   });
 }
 
-template <typename T>
-void rope_norm_backward(const RopeNormArgs<T>& args, const T* input, const T* inverse_rms, T* gradient,
-                        T* scale_gradient) {
+template <typename T, typename G>
+void backward(const RopeNormArgs<T>& args, const T* input, const T* inverse_rms, T* gradient, G* scale_gradient) {
   if (args.cosine != nullptr) {
     const int64_t row = args.heads * args.width;
     for_rows(args.threads, args.tokens, row, [&](int64_t begin, int64_t end) {
@@ -87,13 +87,90 @@ void rope_norm_backward(const RopeNormArgs<T>& args, const T* input, const T* in
                                     .d_input = gradient,
                                     .accumulate = false,
                                     .threads = args.threads};
-  norm_backward_parameters(norm, scale_gradient, static_cast<T*>(nullptr));
+  norm_backward_parameters(norm, scale_gradient, static_cast<G*>(nullptr));
   norm_backward_input(norm);
 }
 
-#define QUINTET_INSTANTIATE(T)                                               \
-  template void rope_norm_forward(const RopeNormArgs<T>&, const T*, T*, T*); \
-  template void rope_norm_backward(const RopeNormArgs<T>&, const T*, const T*, T*, T*);
+std::vector<float> widened(const bfloat16* values, int64_t count) {
+  std::vector<float> wide(values == nullptr ? 0 : static_cast<size_t>(count));
+  for (size_t i = 0; i < wide.size(); ++i) wide[i] = widen(values[i]);
+  return wide;
+}
+
+// Between norm and rotation nothing is rounded: bf16 tokens come in pieces of about a mebibyte in fp32.
+// f(piece, first token, its first element)
+template <typename Function>
+void for_pieces(const RopeNormArgs<bfloat16>& args, const float* scale, Function&& f) {
+  const int64_t row = args.heads * args.width;
+  const int64_t tokens = std::max<int64_t>(1, (int64_t{1} << 18) / std::max<int64_t>(1, row));
+  for (int64_t t = 0; t < args.tokens; t += tokens) {
+    f(RopeNormArgs<float>{.tokens = std::min(tokens, args.tokens - t),
+                          .heads = args.heads,
+                          .width = args.width,
+                          .scale = args.scale == nullptr ? nullptr : scale,
+                          .epsilon = args.epsilon,
+                          .cosine = args.cosine,
+                          .sine = args.sine,
+                          .table_rows = args.table_rows,
+                          .positions = args.positions == nullptr ? nullptr : args.positions + t,
+                          .threads = args.threads},
+      t, t * row);
+  }
+}
+
+}  // namespace
+
+template <typename T>
+void rope_norm_forward(const RopeNormArgs<T>& args, const T* input, Arithmetic<T>* inverse_rms, T* output) {
+  if constexpr (!std::is_same_v<T, bfloat16>) {
+    forward(args, input, inverse_rms, output);
+  } else {
+    thread_local Scratch<float> scratch;
+    const std::vector<float> scale = widened(args.scale, args.width);
+    for_pieces(args, scale.data(), [&](const RopeNormArgs<float>& piece, int64_t t, int64_t at) {
+      const int64_t elements = piece.tokens * args.heads * args.width;
+      float* wide = scratch.get(elements);
+      cast(args.threads, elements, input + at, wide);
+      forward(piece, wide, args.scale == nullptr ? nullptr : inverse_rms + t * args.heads, wide);
+      cast(args.threads, elements, wide, output + at);
+    });
+  }
+}
+
+template <typename T, typename G>
+void rope_norm_backward(const RopeNormArgs<T>& args, const T* input, const Arithmetic<T>* inverse_rms, T* gradient,
+                        G* scale_gradient) {
+  if constexpr (!std::is_same_v<T, bfloat16>) {
+    backward(args, input, inverse_rms, gradient, scale_gradient);
+  } else {
+    thread_local Scratch<float> scratch, input_scratch;
+    const std::vector<float> scale = widened(args.scale, args.width);
+    std::vector<float> scale_sums(scale.size());
+    for_pieces(args, scale.data(), [&](const RopeNormArgs<float>& piece, int64_t t, int64_t at) {
+      const int64_t elements = piece.tokens * args.heads * args.width;
+      float* wide = scratch.get(elements);
+      cast(args.threads, elements, gradient + at, wide);
+      const float* inverse = nullptr;
+      float* wide_input = nullptr;
+      if (args.scale != nullptr) {
+        inverse = inverse_rms + t * args.heads;
+        wide_input = input_scratch.get(elements);
+        cast(args.threads, elements, input + at, wide_input);
+      }
+      backward(piece, wide_input, inverse, wide, scale_sums.data());
+      cast(args.threads, elements, wide, gradient + at);
+    });
+    for (size_t c = 0; c < scale_sums.size(); ++c) {
+      scale_gradient[c] = round_to<G>(widen(scale_gradient[c]) + scale_sums[c]);
+    }
+  }
+}
+
+#define QUINTET_INSTANTIATE(T)                                                                                  \
+  template void rope_norm_forward(const RopeNormArgs<T>&, const T*, Arithmetic<T>*, T*);                        \
+  template void rope_norm_backward(const RopeNormArgs<T>&, const T*, const Arithmetic<T>*, T*, Arithmetic<T>*); \
+  template void rope_norm_backward(const RopeNormArgs<T>&, const T*, const Arithmetic<T>*, T*, bfloat16*);
+QUINTET_INSTANTIATE(bfloat16)
 QUINTET_INSTANTIATE(float)
 QUINTET_INSTANTIATE(double)
 #undef QUINTET_INSTANTIATE

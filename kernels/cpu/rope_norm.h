@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "kernels/cpu/storage.h"
+
 namespace quintet::kernels::cpu {
 
 // Rows are (token, head) pairs of a [tokens, heads, width] tensor.
@@ -12,8 +14,8 @@ struct RopeNormArgs {
   int64_t tokens = 0, heads = 0, width = 0;
   const T* scale = nullptr;  // [width]; null: no norm
   double epsilon = 0;
-  const T* cosine = nullptr;  // [table_rows, width / 2], as is sine; null: no rotation
-  const T* sine = nullptr;
+  const Arithmetic<T>* cosine = nullptr;  // [table_rows, width / 2], as is sine; null: no rotation
+  const Arithmetic<T>* sine = nullptr;
   int64_t table_rows = 0;
   const int32_t* positions = nullptr;  // [tokens]
   int threads = 1;
@@ -21,12 +23,12 @@ struct RopeNormArgs {
 
 // inverse_rms [tokens, heads] is written where there is a scale. output may be input.
 template <typename T>
-void rope_norm_forward(const RopeNormArgs<T>& args, const T* input, T* inverse_rms, T* output);
+void rope_norm_forward(const RopeNormArgs<T>& args, const T* input, Arithmetic<T>* inverse_rms, T* output);
 
 // gradient, of the output, becomes that of the input in place; scale_gradient [width] is added to, independent of
 // threads. input, inverse_rms and scale_gradient are read only where there is a scale.
-template <typename T>
-void rope_norm_backward(const RopeNormArgs<T>& args, const T* input, const T* inverse_rms, T* gradient,
-                        T* scale_gradient);
+template <typename T, typename G>
+void rope_norm_backward(const RopeNormArgs<T>& args, const T* input, const Arithmetic<T>* inverse_rms, T* gradient,
+                        G* scale_gradient);
 
 }  // namespace quintet::kernels::cpu

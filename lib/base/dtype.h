@@ -2,6 +2,7 @@
 #pragma once
 
 #include <bit>
+#include <cmath>
 #include <cstdint>
 #include <string_view>
 #include <utility>
@@ -18,8 +19,7 @@ struct bfloat16 {
   // Round to nearest even; NaN stays NaN.
   explicit bfloat16(float value) {
     const uint32_t u = std::bit_cast<uint32_t>(value);
-    const bool is_nan = (u & 0x7fffffffU) > 0x7f800000U;
-    bits = static_cast<uint16_t>(is_nan ? (u >> 16) | 0x40U : (u + 0x7fffU + ((u >> 16) & 1U)) >> 16);
+    bits = static_cast<uint16_t>(std::isnan(value) ? (u >> 16) | 0x40U : (u + 0x7fffU + ((u >> 16) & 1U)) >> 16);
   }
   explicit operator float() const { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
 };
@@ -77,12 +77,19 @@ decltype(auto) visit_dtype(DType dtype, Function&& function) {
   QUINTET_CHECK(false, "unknown dtype {}", static_cast<int>(dtype));
 }
 
-// The same for types that the CPU device computes in.
+// The same for types that arithmetic happens in.
 template <typename Function>
 decltype(auto) visit_compute_type(DType dtype, Function&& function) {
   if (dtype == DType::fp64) return function.template operator()<double>();
   QUINTET_CHECK(dtype == DType::fp32, "{} is not a compute type of this device", name_of(dtype));
   return function.template operator()<float>();
+}
+
+// The same for types that weights and activations are stored in: those, and bf16.
+template <typename Function>
+decltype(auto) visit_storage_type(DType dtype, Function&& function) {
+  if (dtype == DType::bf16) return function.template operator()<bfloat16>();
+  return visit_compute_type(dtype, function);
 }
 
 }  // namespace quintet

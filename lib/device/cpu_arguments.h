@@ -15,6 +15,19 @@ namespace quintet::device {
 
 namespace kernels = quintet::kernels::cpu;
 
+// function.template operator()<T, G>() with the types of activations and of a parameter's gradient, which are added in
+// the arithmetic of T and kept in it or in bf16. A gradient that is absent counts as the former.
+template <typename Function>
+void visit_with_gradient(const Tensor& activations, const Tensor& gradient, Function&& function) {
+  visit_storage_type(activations.dtype(), [&]<typename T>() {
+    if (gradient && gradient.dtype() == DType::bf16) {
+      function.template operator()<T, bfloat16>();
+    } else {
+      function.template operator()<T, kernels::Arithmetic<T>>();
+    }
+  });
+}
+
 inline kernels::ActivationKind kind_of(Activation activation) {
   switch (activation) {
     case Activation::gelu: return kernels::ActivationKind::gelu;
@@ -81,8 +94,8 @@ kernels::RopeNormArgs<T> rope_norm_args(const Tensor& heads, const Tensor& scale
           .width = width,
           .scale = scale.as<T>(),
           .epsilon = epsilon,
-          .cosine = cosine.as<T>(),
-          .sine = sine.as<T>(),
+          .cosine = cosine.as<kernels::Arithmetic<T>>(),
+          .sine = sine.as<kernels::Arithmetic<T>>(),
           .table_rows = cosine ? cosine.size(0) : 0,
           .positions = positions.as<int32_t>(),
           .threads = threads};

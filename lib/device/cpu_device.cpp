@@ -10,6 +10,7 @@
 #include "kernels/cpu/elementwise.h"
 #include "kernels/cpu/instruction_set.h"
 #include "kernels/cpu/matmul.h"
+#include "kernels/cpu/scratch.h"
 #include "lib/device/cpu_arguments.h"
 #include "lib/device/device.h"
 #include "lib/device/host_memory.h"
@@ -18,6 +19,7 @@ namespace quintet::device {
 namespace {
 
 namespace kernels = quintet::kernels::cpu;
+using kernels::Arithmetic;
 
 // From and To differ; both are fp64, fp32 or bf16.
 template <typename From, typename To>
@@ -71,8 +73,8 @@ class CpuDevice : public Device {
   }
 
   void scale(Tensor tensor, double factor) override {
-    visit_compute_type(tensor.dtype(), [&]<typename T>() {
-      kernels::scale(threads_, tensor.elements(), static_cast<T>(factor), tensor.as<T>());
+    visit_storage_type(tensor.dtype(), [&]<typename T>() {
+      kernels::scale<T>(threads_, tensor.elements(), static_cast<Arithmetic<T>>(factor), tensor.as<T>());
     });
   }
 
@@ -81,7 +83,7 @@ class CpuDevice : public Device {
     require(branch, output.shape(), "branch");
     require_if_present(residual, output.shape(), "residual");
     const kernels::DropoutMask mask = mask_of(dropout, output.size(0));
-    visit_compute_type(output.dtype(), [&]<typename T>() {
+    visit_storage_type(output.dtype(), [&]<typename T>() {
       kernels::add_dropout(threads_, mask, output.size(0), output.size(1), residual.as<T>(), branch.as<T>(),
                            output.as<T>());
     });
@@ -89,7 +91,7 @@ class CpuDevice : public Device {
 
   void embedding_forward(const EmbeddingForward& op) override {
     require_rank(op.output, 2, "output");
-    visit_compute_type(op.output.dtype(), [&]<typename T>() {
+    visit_storage_type(op.output.dtype(), [&]<typename T>() {
       kernels::embedding_forward(embedding_args<T>(op.tokens, op.vocabulary_start, op.positions, op.output, op.table,
                                                    op.position_table, threads_),
                                  op.table.as<T>(), op.position_table.as<T>(), op.output.as<T>());
@@ -98,10 +100,10 @@ class CpuDevice : public Device {
 
   void embedding_backward(const EmbeddingBackward& op) override {
     require_rank(op.d_output, 2, "d_output");
-    visit_compute_type(op.d_output.dtype(), [&]<typename T>() {
+    visit_with_gradient(op.d_output, op.table_gradient, [&]<typename T, typename G>() {
       kernels::embedding_backward(embedding_args<T>(op.tokens, op.vocabulary_start, op.positions, op.d_output,
                                                     op.table_gradient, op.position_table_gradient, threads_),
-                                  op.d_output.as<T>(), op.table_gradient.as<T>(), op.position_table_gradient.as<T>());
+                                  op.d_output.as<T>(), op.table_gradient.as<G>(), op.position_table_gradient.as<G>());
     });
   }
 
@@ -119,7 +121,7 @@ class CpuDevice : public Device {
       require(op.residual_output, shape, "residual_output");
       mask = mask_of(op.dropout, shape[0]);
     }
-    visit_compute_type(op.residual.dtype(), [&]<typename T>() {
+    visit_storage_type(op.residual.dtype(), [&]<typename T>() {
       kernels::add_norm_forward<T>({.norm = kind_of(op.kind),
                                     .rows = shape[0],
                                     .width = shape[1],
@@ -131,8 +133,8 @@ class CpuDevice : public Device {
                                     .weight = op.weight.as<T>(),
                                     .bias = op.bias.as<T>(),
                                     .output = op.output.as<T>(),
-                                    .mean = op.mean.as<T>(),
-                                    .inverse_deviation = op.inverse_deviation.as<T>(),
+                                    .mean = op.mean.as<Arithmetic<T>>(),
+                                    .inverse_deviation = op.inverse_deviation.as<Arithmetic<T>>(),
                                     .threads = threads_});
     });
   }
@@ -147,19 +149,19 @@ class CpuDevice : public Device {
     require(op.d_residual, shape, "d_residual");
     require(op.weight_gradient, width, "weight_gradient");
     require_if_present(op.bias_gradient, width, "bias_gradient");
-    visit_compute_type(op.input.dtype(), [&]<typename T>() {
+    visit_with_gradient(op.input, op.weight_gradient, [&]<typename T, typename G>() {
       const kernels::NormBackwardArgs<T> args = {.norm = kind_of(op.kind),
                                                  .rows = shape[0],
                                                  .width = shape[1],
                                                  .input = op.input.as<T>(),
                                                  .weight = op.weight.as<T>(),
-                                                 .mean = op.mean.as<T>(),
-                                                 .inverse_deviation = op.inverse_deviation.as<T>(),
+                                                 .mean = op.mean.as<Arithmetic<T>>(),
+                                                 .inverse_deviation = op.inverse_deviation.as<Arithmetic<T>>(),
                                                  .d_output = op.d_output.as<T>(),
                                                  .d_input = op.d_residual.as<T>(),
                                                  .accumulate = true,
                                                  .threads = threads_};
-      kernels::norm_backward_parameters(args, op.weight_gradient.as<T>(), op.bias_gradient.as<T>());
+      kernels::norm_backward_parameters(args, op.weight_gradient.as<G>(), op.bias_gradient.as<G>());
       kernels::norm_backward_input(args);
     });
   }
@@ -173,24 +175,25 @@ class CpuDevice : public Device {
     require_if_present(op.bias, {outputs}, "bias");
     require(op.output, {rows, outputs}, "output");
     if (op.pre_activation || !plain) require(op.pre_activation, {rows, outputs}, "pre_activation");
-    visit_compute_type(op.x.dtype(), [&]<typename T>() {
+    visit_storage_type(op.x.dtype(), [&]<typename T>() {
       T* product = (plain ? op.output : op.pre_activation).as<T>();
-      kernels::matmul<T>({.m = rows,
-                          .n = outputs,
-                          .k = inputs,
-                          .a = op.x.as<T>(),
-                          .lda = inputs,
-                          .b = op.weight.as<T>(),
-                          .ldb = inputs,
-                          .transpose_b = true,
-                          .c = product,
-                          .ldc = outputs,
-                          .threads = threads_});
+      // What is rounded when it is stored has its bias by then.
+      const bool with_bias = plain || std::is_same_v<T, bfloat16>;
+      kernels::matmul<T, T>({.m = rows,
+                             .n = outputs,
+                             .k = inputs,
+                             .a = op.x.as<T>(),
+                             .lda = inputs,
+                             .b = op.weight.as<T>(),
+                             .ldb = inputs,
+                             .transpose_b = true,
+                             .bias = with_bias ? op.bias.as<T>() : nullptr,
+                             .c = product,
+                             .ldc = outputs,
+                             .threads = threads_});
       if (!plain) {
-        kernels::bias_activation_forward(threads_, kind_of(op.activation), rows, outputs, op.bias.as<T>(), product,
-                                         op.output.as<T>());
-      } else if (op.bias) {
-        kernels::add_bias(threads_, rows, outputs, op.bias.as<T>(), product);
+        kernels::bias_activation_forward(threads_, kind_of(op.activation), rows, outputs,
+                                         with_bias ? nullptr : op.bias.as<T>(), product, op.output.as<T>());
       }
     });
     if (plain && op.pre_activation) copy(op.output, op.pre_activation);
@@ -205,21 +208,41 @@ class CpuDevice : public Device {
     const bool plain = op.activation == Activation::none;
     QUINTET_CHECK(plain || !op.accumulate, "an activation's derivative cannot be applied to a sum");
     if (!plain) require(op.pre_activation, op.d_x.shape(), "pre_activation");
-    visit_compute_type(op.d_output.dtype(), [&]<typename T>() {
-      kernels::matmul<T>({.m = rows,
-                          .n = inputs,
-                          .k = outputs,
-                          .a = op.d_output.as<T>(),
-                          .lda = outputs,
-                          .b = op.weight.as<T>(),
-                          .ldb = inputs,
-                          .c = op.d_x.as<T>(),
-                          .ldc = inputs,
-                          .accumulate = op.accumulate,
-                          .threads = threads_});
-      if (plain) return;
-      kernels::activation_backward(threads_, kind_of(op.activation), op.d_x.elements(), op.pre_activation.as<T>(),
-                                   op.d_x.as<T>());
+    visit_storage_type(op.d_output.dtype(), [&]<typename T>() {
+      const auto multiply = [&]<typename C>(int64_t first, int64_t count, C* product) {
+        kernels::matmul<T, C>({.m = count,
+                               .n = inputs,
+                               .k = outputs,
+                               .a = op.d_output.as<T>() + first * outputs,
+                               .lda = outputs,
+                               .b = op.weight.as<T>(),
+                               .ldb = inputs,
+                               .c = product,
+                               .ldc = inputs,
+                               .accumulate = op.accumulate,
+                               .threads = threads_});
+      };
+      const auto differentiate = [&](int64_t first, int64_t count, const Arithmetic<T>* product) {
+        kernels::activation_backward(threads_, kind_of(op.activation), count * inputs,
+                                     op.pre_activation.as<T>() + first * inputs, product,
+                                     op.d_x.as<T>() + first * inputs);
+      };
+      if constexpr (std::is_same_v<T, Arithmetic<T>>) {
+        multiply(0, rows, op.d_x.as<T>());
+        if (!plain) differentiate(0, rows, op.d_x.as<T>());
+      } else if (plain) {
+        multiply(0, rows, op.d_x.as<T>());
+      } else {
+        // Rounded once, behind the derivative: until then some rows at a time are kept in the type of arithmetic.
+        thread_local kernels::Scratch<Arithmetic<T>> scratch;
+        const int64_t piece = std::max<int64_t>(64, (int64_t{1} << 20) / std::max<int64_t>(1, inputs));
+        for (int64_t first = 0; first < rows; first += piece) {
+          const int64_t count = std::min(piece, rows - first);
+          Arithmetic<T>* product = scratch.get(count * inputs);
+          multiply(first, count, product);
+          differentiate(first, count, product);
+        }
+      }
     });
   }
 
@@ -230,21 +253,21 @@ class CpuDevice : public Device {
     require(op.d_output, {rows, outputs}, "d_output");
     require(op.weight_gradient, {outputs, inputs}, "weight_gradient");
     require_if_present(op.bias_gradient, {outputs}, "bias_gradient");
-    visit_compute_type(op.x.dtype(), [&]<typename T>() {
-      kernels::matmul<T>({.m = outputs,
-                          .n = inputs,
-                          .k = rows,
-                          .a = op.d_output.as<T>(),
-                          .lda = outputs,
-                          .transpose_a = true,
-                          .b = op.x.as<T>(),
-                          .ldb = inputs,
-                          .c = op.weight_gradient.as<T>(),
-                          .ldc = inputs,
-                          .accumulate = true,
-                          .threads = threads_});
+    visit_with_gradient(op.x, op.weight_gradient, [&]<typename T, typename G>() {
+      kernels::matmul<T, G>({.m = outputs,
+                             .n = inputs,
+                             .k = rows,
+                             .a = op.d_output.as<T>(),
+                             .lda = outputs,
+                             .transpose_a = true,
+                             .b = op.x.as<T>(),
+                             .ldb = inputs,
+                             .c = op.weight_gradient.as<G>(),
+                             .ldc = inputs,
+                             .accumulate = true,
+                             .threads = threads_});
       if (op.bias_gradient) {
-        kernels::column_sums(threads_, op.d_output.as<T>(), rows, outputs, op.bias_gradient.as<T>());
+        kernels::column_sums(threads_, op.d_output.as<T>(), rows, outputs, op.bias_gradient.as<G>());
       }
     });
   }
@@ -252,7 +275,7 @@ class CpuDevice : public Device {
   void swiglu_forward(const SwigluForward& op) override {
     require(op.gate, op.output.shape(), "gate");
     require(op.up, op.output.shape(), "up");
-    visit_compute_type(op.output.dtype(), [&]<typename T>() {
+    visit_storage_type(op.output.dtype(), [&]<typename T>() {
       kernels::swiglu_forward(threads_, op.output.elements(), op.gate.as<T>(), op.up.as<T>(), op.output.as<T>());
     });
   }
@@ -263,7 +286,7 @@ class CpuDevice : public Device {
     require(op.up, shape, "up");
     require(op.d_gate, shape, "d_gate");
     require(op.d_up, shape, "d_up");
-    visit_compute_type(op.d_output.dtype(), [&]<typename T>() {
+    visit_storage_type(op.d_output.dtype(), [&]<typename T>() {
       kernels::swiglu_backward(threads_, op.d_output.elements(), op.gate.as<T>(), op.up.as<T>(), op.d_output.as<T>(),
                                op.d_gate.as<T>(), op.d_up.as<T>());
     });
@@ -272,10 +295,10 @@ class CpuDevice : public Device {
   void rope_norm_forward(const RopeNormForward& op) override {
     require_rank(op.output, 3, "output");
     require(op.input, op.output.shape(), "input");
-    visit_compute_type(op.output.dtype(), [&]<typename T>() {
+    visit_storage_type(op.output.dtype(), [&]<typename T>() {
       kernels::rope_norm_forward(rope_norm_args<T>(op.output, op.scale, op.epsilon, op.cosine, op.sine, op.positions,
                                                    op.inverse_rms, threads_),
-                                 op.input.as<T>(), op.inverse_rms.as<T>(), op.output.as<T>());
+                                 op.input.as<T>(), op.inverse_rms.as<Arithmetic<T>>(), op.output.as<T>());
     });
   }
 
@@ -285,10 +308,10 @@ class CpuDevice : public Device {
       require(op.input, op.gradient.shape(), "input");
       require(op.scale_gradient, {op.gradient.size(2)}, "scale_gradient");
     }
-    visit_compute_type(op.gradient.dtype(), [&]<typename T>() {
+    visit_with_gradient(op.gradient, op.scale_gradient, [&]<typename T, typename G>() {
       kernels::rope_norm_backward(
           rope_norm_args<T>(op.gradient, op.scale, 0, op.cosine, op.sine, op.positions, op.inverse_rms, threads_),
-          op.input.as<T>(), op.inverse_rms.as<T>(), op.gradient.as<T>(), op.scale_gradient.as<T>());
+          op.input.as<T>(), op.inverse_rms.as<Arithmetic<T>>(), op.gradient.as<T>(), op.scale_gradient.as<G>());
     });
   }
 
@@ -298,13 +321,13 @@ class CpuDevice : public Device {
     require(op.value, op.key.shape(), "value");
     require(op.output, op.query.shape(), "output");
     require(op.log_sum_exp, {shape.batch, shape.heads, shape.query_rows}, "log_sum_exp");
-    visit_compute_type(op.query.dtype(), [&]<typename T>() {
+    visit_storage_type(op.query.dtype(), [&]<typename T>() {
       kernels::attention_forward<T>({.shape = shape,
                                      .query = head_tensor<const T>(op.query),
                                      .key = head_tensor<const T>(op.key),
                                      .value = head_tensor<const T>(op.value),
                                      .output = head_tensor<T>(op.output),
-                                     .log_sum_exp = op.log_sum_exp.as<T>(),
+                                     .log_sum_exp = op.log_sum_exp.as<Arithmetic<T>>(),
                                      .threads = threads_});
     });
   }
@@ -319,14 +342,14 @@ class CpuDevice : public Device {
     require(op.d_query, op.query.shape(), "d_query");
     require(op.d_key, op.key.shape(), "d_key");
     require(op.d_value, op.key.shape(), "d_value");
-    visit_compute_type(op.query.dtype(), [&]<typename T>() {
+    visit_storage_type(op.query.dtype(), [&]<typename T>() {
       kernels::attention_backward<T>({.shape = shape,
                                       .query = head_tensor<const T>(op.query),
                                       .key = head_tensor<const T>(op.key),
                                       .value = head_tensor<const T>(op.value),
                                       .output = head_tensor<const T>(op.output),
                                       .d_output = head_tensor<const T>(op.d_output),
-                                      .log_sum_exp = op.log_sum_exp.as<T>(),
+                                      .log_sum_exp = op.log_sum_exp.as<Arithmetic<T>>(),
                                       .d_query = head_tensor<T>(op.d_query),
                                       .d_key = head_tensor<T>(op.d_key),
                                       .d_value = head_tensor<T>(op.d_value),
@@ -337,10 +360,10 @@ class CpuDevice : public Device {
 
   void cross_entropy_statistics(const CrossEntropyStatistics& op) override {
     require_statistics(op);
-    visit_compute_type(op.logits.dtype(), [&]<typename T>() {
+    visit_storage_type(op.logits.dtype(), [&]<typename T>() {
       kernels::cross_entropy_statistics(
-          cross_entropy_args<T>(op.logits, op.targets, op.vocabulary_start, op.valid, threads_), op.maximum.as<T>(),
-          op.sum_exp.as<T>(), op.target_logit.as<T>());
+          cross_entropy_args<T>(op.logits, op.targets, op.vocabulary_start, op.valid, threads_),
+          op.maximum.as<Arithmetic<T>>(), op.sum_exp.as<Arithmetic<T>>(), op.target_logit.as<Arithmetic<T>>());
     });
   }
 
@@ -361,16 +384,16 @@ class CpuDevice : public Device {
     require_rank(op.logits, 2, "logits");
     require(op.maximum, {op.logits.size(0)}, "maximum");
     require(op.sum_exp, {op.logits.size(0)}, "sum_exp");
-    visit_compute_type(op.logits.dtype(), [&]<typename T>() {
+    visit_storage_type(op.logits.dtype(), [&]<typename T>() {
       kernels::cross_entropy_gradient(
-          cross_entropy_args<T>(op.logits, op.targets, op.vocabulary_start, op.valid, threads_), op.maximum.as<T>(),
-          op.sum_exp.as<T>(), op.scale);
+          cross_entropy_args<T>(op.logits, op.targets, op.vocabulary_start, op.valid, threads_),
+          op.maximum.as<Arithmetic<T>>(), op.sum_exp.as<Arithmetic<T>>(), op.scale);
     });
   }
 
   void cross_entropy_sum(const CrossEntropyStatistics& op, ExactSum& sum) override {
     require_statistics(op);
-    visit_compute_type(op.logits.dtype(), [&]<typename T>() {
+    visit_compute_type(op.maximum.dtype(), [&]<typename T>() {
       kernels::cross_entropy_sum(op.logits.size(0), op.targets.as<int32_t>(), op.maximum.as<T>(), op.sum_exp.as<T>(),
                                  op.target_logit.as<T>(), sum);
     });
@@ -380,7 +403,11 @@ class CpuDevice : public Device {
     QUINTET_CHECK(step.update >= 1, "update {}", step.update);
     for (const AdamwSpan& span : spans) {
       const int64_t elements = span.weight.elements();
-      for (const Tensor& other : {span.gradient, span.first_moment, span.second_moment}) {
+      const bool rounds = span.weight.dtype() == DType::bf16;
+      QUINTET_CHECK(rounds == static_cast<bool>(span.master), "a weight of {} {} a master",
+                    name_of(span.weight.dtype()), rounds ? "without" : "with");
+      const Tensor& master = rounds ? span.master : span.weight;
+      for (const Tensor& other : {span.gradient, span.first_moment, span.second_moment, master}) {
         QUINTET_CHECK(other.elements() == elements, "{} elements for a weight of {}", other.elements(), elements);
       }
       const kernels::AdamwArgs args = {.learning_rate = step.learning_rate,
@@ -391,23 +418,24 @@ class CpuDevice : public Device {
                                        .gradient_scale = step.gradient_scale,
                                        .update = step.update,
                                        .threads = threads_};
-      visit_compute_type(span.weight.dtype(), [&]<typename T>() {
-        kernels::adamw(args, elements, span.gradient.as<T>(), span.weight.as<T>(), span.first_moment.as<T>(),
-                       span.second_moment.as<T>());
+      visit_with_gradient(span.weight, span.gradient, [&]<typename T, typename G>() {
+        using A = Arithmetic<T>;
+        kernels::adamw(args, elements, span.gradient.as<G>(), master.as<A>(), span.first_moment.as<A>(),
+                       span.second_moment.as<A>(), span.weight.as<T>());
       });
     }
   }
 
   void squared_norm(std::span<const Tensor> tensors, ExactSum& sum) override {
     for (const Tensor& tensor : tensors) {
-      visit_compute_type(tensor.dtype(), [&]<typename T>() {
+      visit_storage_type(tensor.dtype(), [&]<typename T>() {
         kernels::squared_norm(threads_, tensor.elements(), tensor.as<T>(), sum);
       });
     }
   }
 
   bool all_finite(Tensor tensor) override {
-    return visit_compute_type(
+    return visit_storage_type(
         tensor.dtype(), [&]<typename T>() { return kernels::all_finite(threads_, tensor.elements(), tensor.as<T>()); });
   }
 

@@ -1,7 +1,9 @@
 // What the model asks of hardware: memory, and a flat list of operations. An operation is the largest region that one
 // kernel can do on any device; operands are contiguous views unless strides are named. Letters: T tokens of a
-// microbatch (B * S), H hidden, N heads, D head dim, V vocabulary; see lib/README.md. "compute type" is fp32 or fp64;
-// gradients of parameters are accumulated (+=) in fp32, or fp64 under fp64.
+// microbatch (B * S), H hidden, N heads, D head dim, V vocabulary; see lib/README.md. Weights and activations are fp64,
+// fp32 or bf16. Statistics (means, inverse deviations, log-sum-exp and their like) and tables of angles are in the type
+// of arithmetic: fp32 for bf16, else the type of the activations. What an operation computes from bf16 is rounded once,
+// to nearest even. Gradients of parameters are accumulated (+=) in the type of arithmetic and kept in it or in bf16.
 #pragma once
 
 #include <cstdint>
@@ -75,8 +77,8 @@ struct AddNormBackward {
   Tensor weight_gradient, bias_gradient;  // [H]; bias may be absent
 };
 
-// pre_activation = x w^T + bias; output = activation(pre_activation). pre_activation is written only where given, and
-// must be given unless activation is none.
+// pre_activation = x w^T + bias; output = activation(pre_activation as it is stored). pre_activation is written only
+// where given, and must be given unless activation is none.
 struct LinearForward {
   Tensor x;       // [T, K]
   Tensor weight;  // [M, K]
@@ -145,7 +147,7 @@ struct AttentionForward {
   int64_t first_query = 0, first_key = 0;  // global positions of row 0
   Tensor document_starts;                  // i32 [B, S_q]: first position that each query may see; or absent
   Tensor output;                           // [B, S_q, N, D]
-  Tensor log_sum_exp;                      // [B, N, S_q], natural log, in the compute type
+  Tensor log_sum_exp;                      // [B, N, S_q], natural log
 };
 
 // d_query, d_key, d_value are written, or added to with `accumulate` (a ring's later blocks).

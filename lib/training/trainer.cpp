@@ -169,6 +169,10 @@ void Trainer::show_start() {
   show_data(*log_, data_.training, data_.validation);
   show_stages(*log_, config_);
   show_memory(*log_, communicator_, engine_->ledger(), "before the first step");
+  if (config_.precision.gradients == config::GradientType::bf16)
+    log_->info(
+        "note      precision.gradients bf16 rounds sums of gradients: layouts and microbatches agree less than in "
+        "fp32");
   log_->info("note      this build saves no checkpoints; of checkpoint.* only resume is used");
   if (config_.logging.tensorboard)
     log_->info("note      this build writes no TensorBoard events; metrics.jsonl has every figure");

@@ -34,11 +34,11 @@ class KilledStage(CommandLineTest):
 
 class StandingStage(CommandLineTest):
     def test_is_reported_by_the_watchdog(self):
-        command = self.start_endless("mesh.pp=2", "fault.watchdog_seconds=2", mpi=2)
+        command = self.start_endless("mesh.pp=2", "fault.watchdog_seconds=4", mpi=2)
         ranks = command.ranks()
         os.kill(ranks[1], signal.SIGSTOP)
         result = command.finish(60)
-        self.assert_error(result, 6, "rank 0 (pp 0) waited 2 s for ", "rank 1 (pp 1)")
+        self.assert_error(result, 6, "rank 0 (pp 0) waited 4 s for ", "rank 1 (pp 1)")
         self.assert_gone(ranks.values())
 
 

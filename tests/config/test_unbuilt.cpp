@@ -17,7 +17,6 @@ TEST_CASE("what is not built yet is refused by name", "[quick][config][unbuilt]"
   require_unbuilt("parallel.zero.stage", "3", "0 or 1");
   require_unbuilt("parallel.recompute", "selective", "none");
   require_unbuilt("parallel.recompute", "full", "none");
-  require_unbuilt("precision.compute", "bf16", "fp32 or fp64");
   require_unbuilt("train.max_seconds", "60.0", "0");
   for (const std::string format : {"jsonl", "megatron", "llmc", "tokens"}) {
     require_unbuilt("data.format", format, "auto or text");

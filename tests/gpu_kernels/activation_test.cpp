@@ -56,7 +56,8 @@ TEMPLATE_TEST_CASE("slopes of activations are their twins', at extremes too", "[
       }
       const auto gradient = random_values<T>(elements, 2);
       std::vector<float> expected = widened(gradient);
-      kernels::cpu::activation_backward(1, on_cpu, elements, widened(x).data(), expected.data());
+      kernels::cpu::activation_backward<float>(1, on_cpu, elements, widened(x).data(), expected.data(),
+                                               expected.data());
       const DeviceArray<T> x_d(x), gradient_d(gradient);
       kernels::cuda::activation_backward<T>(on_device, elements, x_d, gradient_d, stream);
       require_near(gradient_d.read(stream), expected, 3 * kTolerance);

@@ -42,8 +42,9 @@ TEMPLATE_TEST_CASE("AdamW updates spans of any cut to its twin's bits", "[quick]
       spans.push_back({count, gradient_d + at, weight_d + at, first_d + at, second_d + at, rounded_d + at, decay});
       kernels::cpu::AdamwArgs twin = plain;
       if (!decay) twin.weight_decay = 0;
-      kernels::cpu::adamw(twin, count, widened(gradient).data() + at, expected.data() + at, expected_first.data() + at,
-                          expected_second.data() + at);
+      float* master = expected.data() + at;
+      kernels::cpu::adamw(twin, count, widened(gradient).data() + at, master, expected_first.data() + at,
+                          expected_second.data() + at, master);
     }
     const kernels::cuda::AdamwArgs args = {plain.learning_rate, plain.beta1,          plain.beta2, plain.epsilon,
                                            plain.weight_decay,  plain.gradient_scale, plain.update};

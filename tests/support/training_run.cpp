@@ -45,6 +45,9 @@ std::string corpus() {
 
 bool starts_with(const std::string& text, std::string_view start) { return text.compare(0, start.size(), start) == 0; }
 
+double as_double(double value) { return value; }
+double as_double(bfloat16 value) { return static_cast<float>(value); }
+
 // The whole tensors, on rank 0.
 NamedValues copy_out(pipeline::Engine& engine, pipeline::WholeParameters::View view) {
   pipeline::WholeParameters whole(engine.model_parameters(), engine.communicator(), engine.device(),
@@ -53,9 +56,10 @@ NamedValues copy_out(pipeline::Engine& engine, pipeline::WholeParameters::View v
   for (const pipeline::ModelParameter& parameter : engine.model_parameters()) {
     const Tensor tensor = whole.gather(parameter.spec.name, view);
     if (!tensor) continue;
-    visit_compute_type(tensor.dtype(), [&]<typename T>() {
+    visit_storage_type(tensor.dtype(), [&]<typename T>() {
       const std::span<T> span = tensor.span<T>();
-      values[parameter.spec.name].assign(span.begin(), span.end());
+      std::vector<double>& copied = values[parameter.spec.name];
+      for (const T value : span) copied.push_back(as_double(value));
     });
   }
   return values;
@@ -67,13 +71,13 @@ int64_t count_strays(pipeline::Engine& engine, const NamedValues& weights) {
   int64_t strays = 0;
   for (const parallel::Parameter& parameter : store.parameters()) {
     const std::vector<double>& whole = weights.at(parameter.name());
-    visit_compute_type(store.types().compute, [&]<typename T>() {
+    visit_storage_type(store.types().compute, [&]<typename T>() {
       std::vector<T> own(static_cast<size_t>(parameter.elements()));
       engine.device().copy(parameter.weight(), Tensor(own.data(), store.types().compute, parameter.shape()));
       for (int64_t i = 0; i < std::ssize(own); ++i) {
         const int64_t element = parallel::global_element(parameter.spec(), store.mesh(), store.coordinate(), i);
         const double expected = element == parallel::kPadding ? 0 : whole[static_cast<size_t>(element)];
-        const auto value = static_cast<double>(own[static_cast<size_t>(i)]);
+        const double value = as_double(own[static_cast<size_t>(i)]);
         if (std::memcmp(&value, &expected, sizeof value) != 0) ++strays;
       }
     });
