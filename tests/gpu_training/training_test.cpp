@@ -65,6 +65,18 @@ TEST_CASE("data ranks that share a GPU train as one CPU rank does", "[quick][cud
   require_equal_to_cpu(with(kLlama, kFewer), {{.dp = 2}}, {0, 1, 2});
 }
 
+TEST_CASE("in bf16 a GPU differs from the CPU by roundings", "[quick][cuda][bf16]") {
+  for (const Overrides& family : {kGpt2, kLlama, kQwen3}) {
+    const Overrides model = with(family, kFewer), rounded = with(model, {"precision.compute=bf16"});
+    const Run exact = train(with(model, {"device.kind=cpu"}));
+    const Run one = train(with(rounded, {"device.kind=cpu"}));
+    for (const Sizes& sizes : {Sizes{}, Sizes{.tp = 2}}) {
+      INFO(sizes.text());
+      require_within_roundings(train_on_gpu(rounded, sizes), one, exact);
+    }
+  }
+}
+
 TEST_CASE("ZeRO stages and overlap change no bit on a GPU", "[quick][cuda][bitwise]") {
   const Overrides base = with(kLlama, kFewer);
   const Run plain = train_on_gpu(base, {.dp = 2});

@@ -157,6 +157,19 @@ bool same_bits(const std::vector<double>& a, const std::vector<double>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(double)) == 0;
 }
 
+double norm_of(const std::vector<double>& values) {
+  double squares = 0;
+  for (const double value : values) squares += value * value;
+  return std::sqrt(squares);
+}
+
+// |a - b|, over the norm of b or, where that is smaller, of a gradient of ordinary size.
+double relative_distance(const std::vector<double>& a, const std::vector<double>& b, double floor) {
+  std::vector<double> difference(a.size());
+  for (size_t i = 0; i < a.size(); ++i) difference[i] = a[i] - b[i];
+  return norm_of(difference) / std::max(norm_of(b), floor * std::sqrt(static_cast<double>(b.size())));
+}
+
 }  // namespace
 
 std::string Sizes::text() const { return fmt::format("dp {}, tp {}, pp {}", dp, tp, pp); }
@@ -229,6 +242,23 @@ void require_equal_training(const Run& run, const Run& reference, double tol) {
   }
   INFO("validation loss " << run.validation_loss << " against " << reference.validation_loss);
   REQUIRE(close(run.validation_loss, reference.validation_loss, tol));
+}
+
+void require_within_roundings(const Run& run, const Run& one, const Run& exact) {
+  constexpr double kRounding = 1.0 / 256;
+  double elements = 0;
+  for (const auto& [name, values] : one.gradients) elements += static_cast<double>(values.size());
+  const double floor = one.norms.front() / std::sqrt(elements);
+  for (const auto& [name, values] : one.gradients) {
+    const double own = relative_distance(values, exact.gradients.at(name), floor);
+    const double other = relative_distance(run.gradients.at(name), values, floor);
+    INFO(name << ": layouts differ by " << other << ", bf16 and fp32 by " << own);
+    REQUIRE(other <= std::max(2 * own, kRounding / 2));
+  }
+  for (size_t step = 0; step < one.losses.size(); ++step) {
+    REQUIRE(std::abs(run.losses[step] - one.losses[step]) <= kRounding * one.losses[step]);
+    REQUIRE(std::abs(run.norms[step] - one.norms[step]) <= 4 * kRounding * one.norms[step]);
+  }
 }
 
 void require_same_bits(const Run& run, const Run& reference) {

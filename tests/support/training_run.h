@@ -65,6 +65,10 @@ class References {
 // g = grad_norm / sqrt(number of parameters). `tol` is 1e-10 in fp64 and 1e-5 in fp32. No rank of either may have
 // strays.
 void require_equal_training(const Run& run, const Run& reference, double tol);
+// DESIGN's rule for bf16, by tensor of the gradient: twice the distance between bf16 (`one`) and fp32 (`exact`) on one
+// rank of the CPU bounds what layouts and devices change; half a rounding is forgiven where that distance happens to be
+// small.
+void require_within_roundings(const Run& run, const Run& one, const Run& exact);
 // Every loss, norm, gradient and weight, bit by bit.
 void require_same_bits(const Run& run, const Run& reference);
 

@@ -16,38 +16,6 @@ using Overrides = std::vector<std::string>;
 
 const Overrides kBf16 = {"precision.compute=bf16", "train.steps=2"};
 
-double norm_of(const std::vector<double>& values) {
-  double squares = 0;
-  for (const double value : values) squares += value * value;
-  return std::sqrt(squares);
-}
-
-// |a - b|, over the norm of b or, where that is smaller, of a gradient of ordinary size.
-double relative_distance(const std::vector<double>& a, const std::vector<double>& b, double floor) {
-  std::vector<double> difference(a.size());
-  for (size_t i = 0; i < a.size(); ++i) difference[i] = a[i] - b[i];
-  return norm_of(difference) / std::max(norm_of(b), floor * std::sqrt(static_cast<double>(b.size())));
-}
-
-// Twice the distance between bf16 and fp32 on one rank bounds what a layout changes; half a rounding is forgiven where
-// that distance happens to be small.
-void require_within_roundings(const Run& run, const Run& one, const Run& exact) {
-  constexpr double kRounding = 1.0 / 256;
-  double elements = 0;
-  for (const auto& [name, values] : one.gradients) elements += static_cast<double>(values.size());
-  const double floor = one.norms.front() / std::sqrt(elements);
-  for (const auto& [name, values] : one.gradients) {
-    const double own = relative_distance(values, exact.gradients.at(name), floor);
-    const double other = relative_distance(run.gradients.at(name), values, floor);
-    INFO(name << ": layouts differ by " << other << ", bf16 and fp32 by " << own);
-    REQUIRE(other <= std::max(2 * own, kRounding / 2));
-  }
-  for (size_t step = 0; step < one.losses.size(); ++step) {
-    REQUIRE(std::abs(run.losses[step] - one.losses[step]) <= kRounding * one.losses[step]);
-    REQUIRE(std::abs(run.norms[step] - one.norms[step]) <= 4 * kRounding * one.norms[step]);
-  }
-}
-
 bool is_bf16(double value) {
   return static_cast<double>(static_cast<float>(bfloat16(static_cast<float>(value)))) == value;
 }
