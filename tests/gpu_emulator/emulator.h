@@ -13,4 +13,7 @@ std::string take_report();
 // this seed; at first it is QUINTET_EMULATION_SEED, or 0.
 void set_seed(uint64_t seed);
 
+// How many devices there are from now on; at first QUINTET_EMULATION_DEVICES, or 1.
+void set_devices(int devices);
+
 }  // namespace quintet::gpu_emulator

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <utility>
 
 #include "lib/base/random.h"
 #include "tests/gpu_emulator/emulator.h"
@@ -121,6 +122,10 @@ void Machine::wait(cudaStream_t stream, cudaEvent_t event) {
 
 // Runs the head of one queue, this thread's own before others'. False if none may run.
 bool Machine::run_one(std::unique_lock<std::mutex>& lock) {
+  for (const auto& stream : streams_) {
+    if (stream->running || stream->queue.empty() || !stream->queue.front().reached) continue;
+    std::exchange(stream->queue.front().reached, nullptr)();
+  }
   std::vector<CUstream_st*> own, others;
   for (const auto& stream : streams_) {
     if (stream->running || stream->queue.empty()) continue;
@@ -139,13 +144,22 @@ bool Machine::run_one(std::unique_lock<std::mutex>& lock) {
   operation = {};
   lock.lock();
   stream.running = false;
-  if (!report.empty() && fault_.empty()) {
-    fault_ = report;
-    std::fprintf(stderr, "GPU emulator: %s\n", report.c_str());
-    abandon();
-  }
+  if (!report.empty()) keep_fault(report);
   changed_.notify_all();
   return true;
+}
+
+void Machine::keep_fault(const std::string& report) {
+  if (!fault_.empty()) return;
+  fault_ = report;
+  std::fprintf(stderr, "GPU emulator: %s\n", report.c_str());
+  abandon();
+}
+
+void Machine::report(const std::string& fault) {
+  const std::lock_guard lock(mutex_);
+  keep_fault(fault);
+  changed_.notify_all();
 }
 
 template <typename Predicate>
@@ -207,13 +221,18 @@ void Machine::abandon() {
   }
 }
 
-void Machine::wake() { changed_.notify_all(); }
+void Machine::wake() {
+  const std::lock_guard lock(mutex_);
+  changed_.notify_all();
+}
 
 std::string take_report() {
   std::string report = Machine::instance().fault();
   Machine::instance().reset();
   return report;
 }
+
+void set_devices(int devices) { Machine::instance().set_devices(devices); }
 
 void set_seed(uint64_t seed) {
   draws = {seed, 0, true};

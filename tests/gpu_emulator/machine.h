@@ -19,8 +19,9 @@
 namespace quintet::gpu_emulator {
 
 struct Operation {
-  std::function<std::string()> run;  // empty, or a report
-  std::function<bool()> ready;       // none: at once
+  std::function<std::string()> run;    // empty, or a report
+  std::function<bool()> ready;         // none: at once
+  std::function<void()> reached = {};  // called once, as it comes to the head of its queue
 };
 
 }  // namespace quintet::gpu_emulator
@@ -45,6 +46,7 @@ class Machine {
   static Machine& instance();
 
   int devices() const { return devices_; }
+  void set_devices(int devices) { devices_ = devices; }
   int device_of_thread() const;
 
   cudaStream_t create_stream();
@@ -68,6 +70,8 @@ class Machine {
 
   // The first report since the last reset; empty when all is well.
   std::string fault();
+  // A fault that a call of the host meets; the first stays.
+  void report(const std::string& fault);
   // Forgets the fault and all that is queued.
   void reset();
 
@@ -85,8 +89,9 @@ class Machine {
   void run_until(Predicate&& done);
   bool run_one(std::unique_lock<std::mutex>& lock);
   void abandon();
+  void keep_fault(const std::string& report);
 
-  int devices_ = 1;
+  std::atomic<int> devices_ = 1;
   std::atomic<uint64_t> seed_ = 0;
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -12,6 +12,7 @@
 #include "tests/gpu_emulator/include/cuda_runtime.h"
 #include "tests/gpu_emulator/machine.h"
 #include "tests/gpu_emulator/memory.h"
+#include "tests/gpu_emulator/nccl_groups.h"
 
 namespace {
 
@@ -315,6 +316,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   if (const std::string misuse = stream_misuse(stream); !misuse.empty()) {
     return refuse_handle("cudaStreamSynchronize", misuse.c_str());
   }
+  report_open_group("cudaStreamSynchronize", stream);
   machine().synchronise(stream);
   return status();
 }
@@ -364,6 +366,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     return refuse_handle("cudaEventRecord", misuse.c_str());
   }
   if (!machine().is_event(event)) return refuse_handle("cudaEventRecord", "no such event");
+  report_open_group("cudaEventRecord", stream);
   machine().record(event, stream);
   return status();
 }
