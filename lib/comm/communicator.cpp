@@ -4,6 +4,7 @@
 #include <chrono>
 #include <exception>
 #include <numeric>
+#include <thread>
 
 #include <fmt/format.h>
 
@@ -18,6 +19,16 @@ struct GroupDescription {
   std::vector<int64_t> members;
 };
 
+// Between questions to a device.
+void rest(int64_t rounds) {
+  constexpr int64_t kYields = 200;
+  if (rounds < kYields) {
+    std::this_thread::yield();
+  } else {
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
+}
+
 uint8_t lane_of(uint8_t first, Axis axis) { return static_cast<uint8_t>(first + static_cast<uint8_t>(axis)); }
 
 }  // namespace
@@ -30,7 +41,14 @@ bool Handle::done() const {
 
 void Handle::wait() {
   if (!operation_) return;
-  communicator_->wait(*operation_);
+  communicator_->wait(*operation_, Communicator::Until::joinable);
+  operation_->join();
+  operation_.reset();
+}
+
+void Handle::host_wait() {
+  if (!operation_) return;
+  communicator_->wait(*operation_, Communicator::Until::done);
   operation_.reset();
 }
 
@@ -63,13 +81,25 @@ std::string Communicator::label_of(int64_t rank) const {
 
 void Communicator::set_watchdog(double seconds) { watchdog_seconds_ = seconds; }
 
-void Communicator::set_queue(device::WorkQueue* queue) {
-  if (queue != nullptr && placement_.world_size > 1 && !transport_->carries_device_memory())
+void Communicator::set_queue(device::WorkQueue* queue, std::unique_ptr<DeviceGroups> groups) {
+  if (queue != nullptr && placement_.world_size > 1 && !groups && !transport_->carries_device_memory())
     fail(ExitCode::config,
          "device.kind: GPUs of several processes cannot talk to each other yet; start one process with --ranks {}, or "
          "choose cpu",
          placement_.world_size);
-  transport_->memory().use(queue);
+  if (device_groups_) {
+    if (std::uncaught_exceptions() > 0) {
+      withdraw_all();
+    } else {
+      drain();
+    }
+  }
+  Memory& memory = transport_->memory();
+  if (memory.queue() != nullptr) memory.queue()->while_host_waits({});
+  memory.use(queue);
+  device_groups_ = std::move(groups);
+  // What the device waits for may be waiting for this rank's progress; and the world may end meanwhile.
+  if (device_groups_) queue->while_host_waits([this] { progress(); });
 }
 
 template <typename Describe>
@@ -144,14 +174,14 @@ void Communicator::poll_all() {
   std::erase(in_flight_, nullptr);
 }
 
-void Communicator::wait(Operation& operation) {
+void Communicator::wait(Operation& operation, Until until) {
   using Clock = std::chrono::steady_clock;
   Clock::time_point last_movement = Clock::now();
   int64_t moves = transport_->moves();
   for (int64_t rounds = 0;; ++rounds) {
     const uint64_t events = transport_->events();
     progress();
-    if (operation.poll()) return;
+    if (until == Until::done ? operation.poll() : operation.joinable()) return;
     if (transport_->moves() != moves) {
       moves = transport_->moves();
       last_movement = Clock::now();
@@ -160,7 +190,11 @@ void Communicator::wait(Operation& operation) {
                std::chrono::duration<double>(Clock::now() - last_movement).count() > watchdog_seconds_) {
       fail_watchdog(operation);
     }
-    transport_->nap(events, rounds);
+    if (operation.silent()) {
+      rest(rounds);
+    } else {
+      transport_->nap(events, rounds);
+    }
   }
 }
 
@@ -176,7 +210,7 @@ void Communicator::fail_watchdog(const Operation& operation) {
 void Communicator::drain() {
   while (!in_flight_.empty()) {
     const std::shared_ptr<Operation> first = in_flight_.front();
-    wait(*first);
+    wait(*first, Until::done);
   }
 }
 

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "lib/base/error.h"
+#include "lib/comm/device_groups.h"
 #include "lib/comm/process_group.h"
 #include "lib/device/device.h"
 #include "lib/mesh/mesh.h"
@@ -44,9 +45,9 @@ class Communicator {
   // Seconds that a wait may last without any operation of this rank moving on; 0 = for ever.
   void set_watchdog(double seconds);
 
-  // Operands may lie in the memory of this queue's device from now on; null: no more. An Error(config) where the ranks
-  // cannot reach each other's devices.
-  void set_queue(device::WorkQueue* queue);
+  // Operands may lie in the memory of this queue's device from now on; null: no more. They travel by `groups`, the same
+  // kind on all ranks, or where there are none as the transport's messages: an Error(config) where it has no way to.
+  void set_queue(device::WorkQueue* queue, std::unique_ptr<DeviceGroups> groups = nullptr);
 
   // This rank's group along `axes`, made on first use. See ProcessGroup for booking.
   ProcessGroup& group(AxisSet axes, std::optional<Axis> booked_under);
@@ -67,11 +68,13 @@ class Communicator {
  private:
   friend class Handle;
   friend class MessageGroup;
+  friend class NcclGroup;
 
   Handle post(const std::shared_ptr<Operation>& operation);
   void poll_all();
-  // Blocks until the operation is done, moving on all others.
-  void wait(Operation& operation);
+  // Blocks until the operation is done, moving on all others; or until its device can wait for it.
+  enum class Until : uint8_t { joinable, done };
+  void wait(Operation& operation, Until until);
   // Gives all operations up: this rank is about to unwind.
   void withdraw_all();
   [[noreturn]] void fail_watchdog(const Operation& operation);
@@ -87,13 +90,15 @@ class Communicator {
   Traffic traffic_;
   std::vector<std::shared_ptr<Operation>> in_flight_;                                        // in order of posting
   std::map<std::pair<uint8_t, std::optional<Axis>>, std::unique_ptr<ProcessGroup>> groups_;  // by lane and booking
+  std::unique_ptr<DeviceGroups> device_groups_;
 };
 
 // While it lives, operands may lie in the device's memory.
 class DeviceScope {
  public:
-  DeviceScope(Communicator& communicator, device::Device& device) : communicator_(communicator) {
-    communicator.set_queue(device.queue());
+  DeviceScope(Communicator& communicator, device::Device& device, std::unique_ptr<DeviceGroups> groups = nullptr)
+      : communicator_(communicator) {
+    communicator.set_queue(device.queue(), std::move(groups));
   }
   ~DeviceScope() { communicator_.set_queue(nullptr); }
   DeviceScope(const DeviceScope&) = delete;

@@ -22,12 +22,20 @@ OperationInfo MessageGroup::info(std::string_view kind, std::string_view what, i
   return {&communicator_, &transport_, kind, std::string(what), bytes, name_, lane_};
 }
 
+ProcessGroup* MessageGroup::twin_for(const Tensor& tensor) {
+  DeviceGroups* groups = communicator_.device_groups_.get();
+  if (groups == nullptr || !transport_.memory().on_device(tensor.data())) return nullptr;
+  return &groups->twin_of(*this,
+                          {.communicator = communicator_, .transport = transport_, .lane = lane_, .name = name_});
+}
+
 Handle MessageGroup::post(OperationInfo info, Exchange exchange) {
   return communicator_.post(std::make_shared<ExchangeOperation>(std::move(info), std::move(exchange)));
 }
 
 Handle MessageGroup::do_all_reduce(Tensor tensor, Reduction reduction, std::string_view what) {
   if (size() == 1) return {};
+  if (ProcessGroup* twin = twin_for(tensor)) return twin->all_reduce(tensor, reduction, what);
   return communicator_.post(
       std::make_shared<AllReduceOperation>(info("all-reduce", what, tensor.bytes()), *this, tensor, reduction));
 }
@@ -38,12 +46,15 @@ Handle MessageGroup::do_reduce_scatter(Tensor input, std::span<const int64_t> co
     transport_.memory().copy(bytes_of(input), bytes_of(output).data());
     return {};
   }
+  if (ProcessGroup* twin = twin_for(input)) return twin->reduce_scatter(input, counts, output, what);
   return communicator_.post(std::make_shared<ReduceScatterOperation>(info("reduce-scatter", what, input.bytes()), *this,
                                                                      input, counts, output));
 }
 
 Handle MessageGroup::do_all_gather(Tensor input, std::span<const int64_t> counts, Tensor output,
                                    std::string_view what) {
+  if (ProcessGroup* twin = size() > 1 ? twin_for(output) : nullptr)
+    return twin->all_gather(input, counts, output, what);
   const auto places = pieces_of(output, counts);
   transport_.memory().copy(bytes_of(input), places[static_cast<size_t>(rank())].data());
   if (size() == 1) return {};
@@ -58,6 +69,7 @@ Handle MessageGroup::do_all_gather(Tensor input, std::span<const int64_t> counts
 
 Handle MessageGroup::do_broadcast(Tensor tensor, int64_t root, std::string_view what) {
   if (size() == 1) return {};
+  if (ProcessGroup* twin = twin_for(tensor)) return twin->broadcast(tensor, root, what);
   const Tag tag = transport_.next_tag(lane_);
   Exchange exchange;
   if (rank() == root) {
@@ -70,6 +82,8 @@ Handle MessageGroup::do_broadcast(Tensor tensor, int64_t root, std::string_view 
 
 Handle MessageGroup::do_all_to_all(Tensor input, std::span<const int64_t> send_counts, Tensor output,
                                    std::span<const int64_t> receive_counts, std::string_view what) {
+  if (ProcessGroup* twin = size() > 1 ? twin_for(input) : nullptr)
+    return twin->all_to_all(input, send_counts, output, receive_counts, what);
   const auto outgoing = pieces_of(input, send_counts), incoming = pieces_of(output, receive_counts);
   transport_.memory().copy(outgoing[static_cast<size_t>(rank())], incoming[static_cast<size_t>(rank())].data());
   if (size() == 1) return {};
@@ -83,6 +97,7 @@ Handle MessageGroup::do_all_to_all(Tensor input, std::span<const int64_t> send_c
 }
 
 Handle MessageGroup::do_send(Tensor tensor, int64_t to, std::string_view what) {
+  if (ProcessGroup* twin = twin_for(tensor)) return twin->send(tensor, to, what);
   const int64_t peer = members()[static_cast<size_t>(to)];
   Exchange exchange;
   exchange.send(transport_, peer, transport_.next_send_tag(lane_, peer), bytes_of(tensor));
@@ -90,6 +105,7 @@ Handle MessageGroup::do_send(Tensor tensor, int64_t to, std::string_view what) {
 }
 
 Handle MessageGroup::do_receive(Tensor tensor, int64_t from, std::string_view what) {
+  if (ProcessGroup* twin = twin_for(tensor)) return twin->receive(tensor, from, what);
   const int64_t peer = members()[static_cast<size_t>(from)];
   Exchange exchange;
   exchange.receive(transport_, peer, transport_.next_receive_tag(lane_, peer), bytes_of(tensor));

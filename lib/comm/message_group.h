@@ -1,5 +1,6 @@
 // A process group whose operations are messages over a transport. Reductions follow the order of sums: pieces travel to
-// their owner, the owner adds them in ascending group rank.
+// their owner, the owner adds them in ascending group rank. Tensors on a device go to the group's twin among the
+// communicator's device groups, where it has those.
 #pragma once
 
 #include <cstdint>
@@ -32,6 +33,8 @@ class MessageGroup : public ProcessGroup {
   Handle do_receive(Tensor tensor, int64_t from, std::string_view what) override;
 
  private:
+  // The twin, if the operation that this tensor belongs to is the twin's.
+  ProcessGroup* twin_for(const Tensor& tensor);
   OperationInfo info(std::string_view kind, std::string_view what, int64_t bytes) const;
   Handle post(OperationInfo info, Exchange exchange);
 

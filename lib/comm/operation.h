@@ -13,6 +13,12 @@ class Operation {
  public:
   virtual ~Operation() = default;
   virtual bool poll() = 0;
+  // Whether its owner need not wait any longer: it is done, or join() makes the owner's device wait in the host's
+  // place.
+  virtual bool joinable() { return poll(); }
+  virtual void join() {}
+  // Whether it moves on without the transport's hearing of it.
+  virtual bool silent() const { return false; }
   // Gives it up unfinished, for unwinding: from then on no peer reads its operands and nothing is written to them.
   virtual void withdraw() = 0;
   // "all-reduce of gradients of bucket 3 (33554432 bytes) over dp; waits for rank 5 (dp 1)": for watchdog reports.
@@ -29,8 +35,11 @@ class Handle {
 
   bool done() const;
   // Blocks until done, moving on every operation of this rank meanwhile. Throws Error(communication) when the world is
-  // aborting or the watchdog's time is over.
+  // aborting or the watchdog's time is over. An operation on a device's memory is done once all that the device is told
+  // from now on happens after it.
   void wait();
+  // Until it has happened, on a device as well.
+  void host_wait();
 
  private:
   Communicator* communicator_ = nullptr;

@@ -1,5 +1,6 @@
 // One rank's view of a group of ranks, and the operations that all its members call in the same order. The front counts
-// bytes and checks operands; implementations move them: messages over threads or MPI (message_group.h), later NCCL.
+// bytes and checks operands; implementations move them: messages over threads or MPI (message_group.h), NCCL
+// (nccl_group.h).
 #pragma once
 
 #include <cstdint>
@@ -26,6 +27,8 @@ struct Traffic {
 // Reductions add element by element in ascending group rank (bf16: in fp32, rounded once). Tensors are dense; counts
 // are elements a member, in group order. `what` names the payload for reports ("gradients of bucket 3"). Operands must
 // stay alive and untouched until the handle is done. With one member every operation is a copy at most.
+// All tensors of an operation, on all members, lie on the host or all on the ranks' devices: empty ones have a
+// place there, too. Where NCCL moves those on devices, it adds in an order of its own.
 class ProcessGroup {
  public:
   // `members` are world ranks in ascending order, `rank` is this rank's place among them. Bytes are booked under

@@ -28,9 +28,10 @@ inline constexpr uint8_t kWorldLane = 1 << kAxisCount;         // lanes below ar
 inline constexpr uint8_t kBlockLane = kWorldLane + 1;          // of the first axis' blocks; the other axes follow
 inline constexpr uint8_t kEndsLane = kBlockLane + kAxisCount;  // of the first axis' ends, likewise
 inline constexpr uint8_t kLanes = kEndsLane + kAxisCount;
+inline constexpr uint8_t kChannelLane = kLanes;   // by which device groups find each other, see device_groups.h
 inline constexpr uint8_t kPointToPointLane = 64;  // added to the lane of send and receive
 inline constexpr int64_t kEagerBytes = 4096;      // messages up to this size never keep their sender waiting
-static_assert(kLanes <= kPointToPointLane);
+static_assert(kChannelLane < kPointToPointLane);
 
 // Thrown by waits of ranks that learn of another's failure.
 class Aborted : public Error {

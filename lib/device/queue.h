@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 
@@ -43,6 +44,10 @@ class WorkQueue {
   virtual std::shared_ptr<const Fence> fence() = 0;
   // What is queued from now on happens after `fence`, another queue's or this one's.
   virtual void wait_for(const Fence& fence) = 0;
+
+  // Called over and over while the host waits for the queue, whose work may need it; what it throws ends the wait.
+  // Empty: the host waits idly.
+  virtual void while_host_waits(std::function<void()> call) = 0;
 };
 
 }  // namespace quintet::device

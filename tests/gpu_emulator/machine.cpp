@@ -51,9 +51,10 @@ uint64_t Machine::draw() {
   return uint64_t{block[0]} << 32 | block[1];
 }
 
-cudaStream_t Machine::create_stream() {
+cudaStream_t Machine::create_stream(int device) {
   const std::lock_guard lock(mutex_);
   streams_.push_back(std::make_unique<CUstream_st>());
+  streams_.back()->device = device;
   streams_.back()->owner = std::this_thread::get_id();
   return streams_.back().get();
 }
@@ -183,9 +184,11 @@ void Machine::synchronise(cudaEvent_t event) {
   run_until([happened] { return happened == nullptr || *happened; });
 }
 
-void Machine::synchronise_all() {
-  run_until(
-      [this] { return std::all_of(streams_.begin(), streams_.end(), [this](const auto& s) { return idle(*s); }); });
+void Machine::synchronise_device(int device) {
+  run_until([this, device] {
+    return std::all_of(streams_.begin(), streams_.end(),
+                       [this, device](const auto& stream) { return stream->device != device || idle(*stream); });
+  });
 }
 
 bool Machine::query(cudaStream_t stream) {

@@ -47,9 +47,8 @@ class Machine {
 
   int devices() const { return devices_; }
   void set_devices(int devices) { devices_ = devices; }
-  int device_of_thread() const;
 
-  cudaStream_t create_stream();
+  cudaStream_t create_stream(int device);
   bool destroy_stream(cudaStream_t stream);
   bool is_stream(cudaStream_t stream);
   cudaEvent_t create_event();
@@ -60,10 +59,10 @@ class Machine {
   void enqueue(cudaStream_t stream, Operation operation);
   void record(cudaEvent_t event, cudaStream_t stream);
   void wait(cudaStream_t stream, cudaEvent_t event);
-  // Run operations until all of a stream, all before an event, or all of all streams is done.
+  // Run operations until all of a stream, all before an event, or all of a device's streams is done.
   void synchronise(cudaStream_t stream);
   void synchronise(cudaEvent_t event);
-  void synchronise_all();
+  void synchronise_device(int device);
   // Whether it is done; sometimes runs one operation, so that who asks often enough is told yes.
   bool query(cudaStream_t stream);
   bool query(cudaEvent_t event);

@@ -34,14 +34,11 @@ struct Identity {
 
 // NOLINTNEXTLINE(readability-identifier-naming): NCCL's name
 struct ncclComm {
-  enum class State : uint8_t { joining, standing, destroyed, aborted };
+  enum class State : uint8_t { standing, destroyed, aborted };
   std::shared_ptr<NcclClique> clique;
   int rank = 0, device = 0;
-  bool blocking = true;
-  std::atomic<State> state = State::joining;
+  std::atomic<State> state = State::standing;
   std::vector<std::shared_ptr<NcclMeeting>> unfinished;
-  // A launch that its call left to be finished by questions for the state.
-  std::vector<std::pair<cudaStream_t, std::shared_ptr<Parts>>> left;
 };
 
 namespace {
@@ -57,7 +54,7 @@ struct Board {
   uint64_t identities = 0;
 };
 Board& board() {
-  static Board instance;
+  static auto& instance = *new Board;  // never destroyed: threads may wait here for ranks that failed, to the very end
   return instance;
 }
 
@@ -101,12 +98,11 @@ std::string misuse_of(ncclComm_t comm) {
     return "no such communicator";
   }
   switch (comm->state) {
-    case State::joining: return "a communicator that not all ranks have joined";
     case State::destroyed: return "a communicator that was destroyed";
     case State::aborted: return "a communicator that was aborted";
     case State::standing: break;
   }
-  return comm->left.empty() ? "" : "a communicator whose last launch is in progress";
+  return {};
 }
 
 // One operation of the stream: it goes on once every part has met its counterparts there.
@@ -151,17 +147,12 @@ ncclResult_t launch(ncclComm_t comm, cudaStream_t stream, const std::vector<Nccl
     }
   }
   if (!contradiction.empty()) return report(contradiction);
-  if (!comm->blocking && Machine::instance().draw() % 2 == 0) {
-    comm->left.emplace_back(stream, std::move(parts));
-    return ncclInProgress;
-  }
   enqueue(comm, stream, std::move(parts));
   return status();
 }
 
 ncclResult_t launch_group() {
   std::vector<Pending> calls = std::exchange(group.calls, {});
-  ncclResult_t result = ncclSuccess;
   while (!calls.empty()) {
     const ncclComm_t comm = calls.front().comm;
     const cudaStream_t stream = calls.front().stream;
@@ -173,10 +164,9 @@ ncclResult_t launch_group() {
     }
     std::erase_if(calls, [=](const Pending& pending) { return pending.comm == comm; });
     const ncclResult_t launched = launch(comm, stream, of_comm);
-    if (launched != ncclSuccess && launched != ncclInProgress) return launched;
-    if (launched == ncclInProgress) result = launched;
+    if (launched != ncclSuccess) return launched;
   }
-  return result;
+  return ncclSuccess;
 }
 
 ncclResult_t call(const NcclCall& made, ncclComm_t comm, cudaStream_t stream) {
@@ -184,6 +174,7 @@ ncclResult_t call(const NcclCall& made, ncclComm_t comm, cudaStream_t stream) {
   std::string misuse = misuse_of(comm);
   if (misuse.empty() && stream == nullptr) misuse = "the default stream is not used here";
   if (misuse.empty() && !Machine::instance().is_stream(stream)) misuse = "no such stream";
+  if (misuse.empty() && stream->device != comm->device) misuse = "a stream of another device";
   if (misuse.empty() && size_of(made.type) == 0) misuse = "not emulated";
   if (misuse.empty() && made.reduction != ncclSum && made.reduction != ncclMax) misuse = "not emulated";
   const int ranks = misuse.empty() ? comm->clique->ranks : 0;
@@ -195,45 +186,24 @@ ncclResult_t call(const NcclCall& made, ncclComm_t comm, cudaStream_t stream) {
   return group.depth == 0 ? launch_group() : ncclSuccess;
 }
 
-ncclResult_t join_clique(ncclComm_t* comm, int ranks, const ncclUniqueId& id, int rank, bool blocking) {
-  *comm = nullptr;
-  if (rank < 0 || rank >= ranks) return refuse(ncclInvalidArgument, fmt::format("rank {} of {}", rank, ranks));
-  Identity identity;
-  std::memcpy(&identity, id.internal, sizeof(identity));
-  int device = 0;
-  cudaGetDevice(&device);
-  std::unique_lock lock(board().mutex);
-  const auto found = board().cliques.find(identity.number);
-  if (found == board().cliques.end()) return refuse(ncclInvalidArgument, "a unique id that nobody asked for");
-  const std::shared_ptr<NcclClique> clique = found->second;
-  if (clique->ranks == 0) {
-    clique->ranks = ranks;
-    clique->order = identity.order;
-    clique->devices.assign(static_cast<size_t>(ranks), -1);
+// Empty, or why this rank cannot be one of the clique's.
+std::string joins(NcclClique& clique, int ranks, int rank, int device) {
+  if (clique.ranks == 0) {
+    clique.ranks = ranks;
+    clique.devices.assign(static_cast<size_t>(ranks), -1);
   }
-  if (clique->ranks != ranks) {
-    return refuse(ncclInvalidArgument, fmt::format("{} ranks for a communicator of {}", ranks, clique->ranks));
-  }
-  int& place = clique->devices[static_cast<size_t>(rank)];
-  if (place != -1) return refuse(ncclInvalidUsage, fmt::format("rank {} has joined already", rank));
-  const auto twin = std::find(clique->devices.begin(), clique->devices.end(), device);
-  if (twin != clique->devices.end()) {
-    return refuse(ncclInvalidUsage, fmt::format("duplicate GPU: ranks {} and {} both use device {}",
-                                                twin - clique->devices.begin(), rank, device));
+  if (clique.ranks != ranks) return fmt::format("{} ranks for a communicator of {}", ranks, clique.ranks);
+  if (rank < 0 || rank >= ranks) return fmt::format("rank {} of {}", rank, ranks);
+  int& place = clique.devices[static_cast<size_t>(rank)];
+  if (place != -1) return fmt::format("rank {} has joined already", rank);
+  const auto twin = std::find(clique.devices.begin(), clique.devices.end(), device);
+  if (twin != clique.devices.end()) {
+    return fmt::format("duplicate GPU: ranks {} and {} both use device {}", twin - clique.devices.begin(), rank,
+                       device);
   }
   place = device;
-  ++clique->joined;
-  board().comms.push_back(std::make_unique<ncclComm>());
-  *comm = board().comms.back().get();
-  (*comm)->clique = clique;
-  (*comm)->rank = rank;
-  (*comm)->device = device;
-  (*comm)->blocking = blocking;
-  board().changed.notify_all();
-  if (!blocking) return ncclInProgress;
-  board().changed.wait(lock, [&] { return clique->joined == ranks; });
-  (*comm)->state = State::standing;
-  return ncclSuccess;
+  ++clique.joined;
+  return {};
 }
 
 }  // namespace
@@ -277,16 +247,32 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
   const std::lock_guard lock(board().mutex);
   identity.number = ++board().identities;
   std::memcpy(id->internal, &identity, sizeof(identity));
-  board().cliques[identity.number] = std::make_shared<NcclClique>();
+  const auto clique = board().cliques[identity.number] = std::make_shared<NcclClique>();
+  clique->order = identity.order;
   return ncclSuccess;
 }
 
 ncclResult_t ncclCommInitRank(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank) {
-  return join_clique(comm, ranks, id, rank, true);
-}
-
-ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank, ncclConfig_t* config) {
-  return join_clique(comm, ranks, id, rank, config == nullptr || config->blocking != 0);
+  *comm = nullptr;
+  Identity identity;
+  std::memcpy(&identity, id.internal, sizeof(identity));
+  int device = 0;
+  cudaGetDevice(&device);
+  std::unique_lock lock(board().mutex);
+  const auto found = board().cliques.find(identity.number);
+  if (found == board().cliques.end()) return refuse(ncclInvalidArgument, "a unique id that nobody asked for");
+  const std::shared_ptr<NcclClique> clique = found->second;
+  std::string problem = joins(*clique, ranks, rank, device);
+  if (clique->problem.empty()) clique->problem = std::move(problem);
+  board().changed.notify_all();
+  board().changed.wait(lock, [&] { return clique->joined == ranks || !clique->problem.empty(); });
+  if (!clique->problem.empty()) return refuse(ncclInvalidUsage, clique->problem);
+  board().comms.push_back(std::make_unique<ncclComm>());
+  *comm = board().comms.back().get();
+  (*comm)->clique = clique;
+  (*comm)->rank = rank;
+  (*comm)->device = device;
+  return ncclSuccess;
 }
 
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
@@ -320,7 +306,6 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
       return refuse(ncclInvalidArgument, "ncclCommAbort: " + misuse);
     }
     comm->state = State::aborted;
-    comm->left.clear();
     for (const auto& meeting : comm->unfinished) meeting->broken = true;
   }
   Machine::instance().wake();
@@ -328,17 +313,10 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
 }
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
-  *error = status();
-  if (*error != ncclSuccess) return ncclSuccess;
-  std::vector<std::pair<cudaStream_t, std::shared_ptr<Parts>>> left;
-  {
-    const std::lock_guard lock(board().mutex);
-    if (comm->state == State::joining && comm->clique->joined == comm->clique->ranks) comm->state = State::standing;
-    if (comm->state == State::joining) *error = ncclInProgress;
+  if (const std::string misuse = misuse_of(comm); !misuse.empty()) {
+    return refuse(ncclInvalidArgument, "ncclCommGetAsyncError: " + misuse);
   }
-  if (!comm->left.empty() && Machine::instance().draw() % 2 == 0) *error = ncclInProgress;
-  if (*error == ncclSuccess) left.swap(comm->left);
-  for (auto& [stream, parts] : left) enqueue(comm, stream, std::move(parts));
+  *error = status();
   return ncclSuccess;
 }
 

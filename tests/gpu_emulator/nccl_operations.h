@@ -50,7 +50,8 @@ struct NcclClique {
   int ranks = 0;
   std::vector<int> devices;  // by rank, -1 before it has come
   int joined = 0;
-  uint64_t order = 0;  // seeds the order of its sums
+  uint64_t order = 0;   // seeds the order of its sums
+  std::string problem;  // why it never stands
 
   // The meeting of rank `rank`'s next operation of this kind.
   std::shared_ptr<NcclMeeting> meeting_of(int rank, const NcclCall& call);

@@ -202,7 +202,7 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
 }
 
 cudaError_t cudaDeviceSynchronize() {
-  machine().synchronise_all();
+  machine().synchronise_device(current_device);
   return status();
 }
 
@@ -301,7 +301,7 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
   if (flags != cudaStreamNonBlocking) {
     return refuse(cudaErrorInvalidValue, "a stream that waits for the default stream");
   }
-  *stream = machine().create_stream();
+  *stream = machine().create_stream(current_device);
   return status();
 }
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int) {

@@ -252,6 +252,8 @@ class CudaDevice : public Device, public WorkQueue {
 
   void wait_for(const Fence& fence) override { dynamic_cast<const Event&>(fence).hold(stream_); }
 
+  void while_host_waits(std::function<void()> call) override { staging_.while_host_waits(std::move(call)); }
+
  private:
   // `bytes` that the next operation may use; what is queued before still finds its own.
   void* workspace(int64_t bytes) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <thread>
 
 namespace quintet::device::cuda {
 
@@ -14,12 +15,20 @@ Staging::Staging(cudaStream_t stream) : stream_(stream) {
 
 Staging::~Staging() { cudaFreeHost(halves_[0].memory); }
 
+void Staging::wait_for(const Event& event) const {
+  if (!meanwhile_) return event.synchronise();
+  while (!event.happened()) {
+    meanwhile_();
+    std::this_thread::yield();
+  }
+}
+
 void Staging::upload(const void* from, void* to, int64_t bytes) {
   for (int64_t done = 0; done < bytes; done += kHalfBytes) {
     const auto count = static_cast<size_t>(std::min(bytes - done, kHalfBytes));
     Half& half = halves_[next_];
     next_ = 1 - next_;
-    half.taken.synchronise();
+    wait_for(half.taken);
     std::memcpy(half.memory, static_cast<const std::byte*>(from) + done, count);
     require_success(
         cudaMemcpyAsync(static_cast<std::byte*>(to) + done, half.memory, count, cudaMemcpyHostToDevice, stream_));
@@ -34,7 +43,8 @@ void Staging::download(const void* from, void* to, int64_t bytes) {
     std::byte* both = halves_[0].memory;
     require_success(
         cudaMemcpyAsync(both, static_cast<const std::byte*>(from) + done, count, cudaMemcpyDeviceToHost, stream_));
-    require_success(cudaStreamSynchronize(stream_));
+    downloaded_.record(stream_);
+    wait_for(downloaded_);
     std::memcpy(static_cast<std::byte*>(to) + done, both, count);
   }
 }

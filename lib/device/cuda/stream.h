@@ -36,6 +36,13 @@ class Event : public Fence {
   void record(cudaStream_t stream) { require_success(cudaEventRecord(event_, stream)); }
   // `stream` goes on once what was recorded last has happened.
   void hold(cudaStream_t stream) const { require_success(cudaStreamWaitEvent(stream, event_, 0)); }
+  // Whether what was recorded last has happened.
+  bool happened() const {
+    const cudaError_t status = cudaEventQuery(event_);
+    if (status == cudaErrorNotReady) return false;
+    require_success(status);
+    return true;
+  }
   // The host goes on once it has; at once if nothing was recorded.
   void synchronise() const { require_success(cudaEventSynchronize(event_)); }
 

@@ -4,7 +4,6 @@
 
 #include <cuda_runtime.h>
 
-#include <climits>
 #include <cstddef>
 
 // NOLINTBEGIN(readability-identifier-naming): NCCL's names
@@ -43,16 +42,6 @@ enum ncclDataType_t : int {
   ncclBfloat16 = 9,
 };
 
-// Of its fields only `blocking` is looked at: 0 lets the calls return before the communicator stands.
-struct ncclConfig_t {
-  size_t size;
-  unsigned magic;
-  unsigned version;
-  int blocking;
-};
-#define NCCL_CONFIG_INITIALIZER \
-  { sizeof(ncclConfig_t), 0xcafebeef, NCCL_VERSION_CODE, INT_MIN }
-
 ncclResult_t ncclGetVersion(int* version);
 const char* ncclGetErrorString(ncclResult_t result);
 // The last refusal on this thread.
@@ -60,7 +49,6 @@ const char* ncclGetLastError(ncclComm_t comm);
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId* id);
 ncclResult_t ncclCommInitRank(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank);
-ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank, ncclConfig_t* config);
 ncclResult_t ncclCommDestroy(ncclComm_t comm);
 ncclResult_t ncclCommAbort(ncclComm_t comm);
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error);

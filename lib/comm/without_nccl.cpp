@@ -1,0 +1,9 @@
+// Builds without NCCL.
+#include "lib/comm/device_groups.h"
+
+namespace quintet::comm {
+
+std::string nccl_version() { return {}; }
+std::unique_ptr<DeviceGroups> make_nccl_groups(device::WorkQueue&, int64_t) { return nullptr; }
+
+}  // namespace quintet::comm
