@@ -16,6 +16,7 @@ std::string version_text() {
   std::string text = fmt::format("quintet {} ({}, {})\nbuilt in: cpu, thread ranks, {}", QUINTET_VERSION,
                                  QUINTET_REVISION, QUINTET_BUILD_TYPE, mpi.empty() ? "no MPI" : mpi);
   text += cuda.built_in.empty() ? "\nnot built in: cuda" : ", " + cuda.built_in;
+  if (const std::string nccl = comm::nccl_version(); !nccl.empty()) text += ", " + nccl;
   text += "\ndevices: " + device::make_cpu_device(1)->description();
   for (const std::string& gpu : cuda.gpus) text += ", " + gpu;
   if (!cuda.built_in.empty() && !cuda.problem.empty()) text += "; " + cuda.problem;

@@ -84,8 +84,8 @@ void Communicator::set_watchdog(double seconds) { watchdog_seconds_ = seconds; }
 void Communicator::set_queue(device::WorkQueue* queue, std::unique_ptr<DeviceGroups> groups) {
   if (queue != nullptr && placement_.world_size > 1 && !groups && !transport_->carries_device_memory())
     fail(ExitCode::config,
-         "device.kind: GPUs of several processes cannot talk to each other yet; start one process with --ranks {}, or "
-         "choose cpu",
+         "device.kind: processes that share a GPU, or that have no NCCL, cannot exchange its memory; start one process "
+         "with --ranks {}, no more processes on a node than it has GPUs, or choose cpu",
          placement_.world_size);
   if (device_groups_) {
     if (std::uncaught_exceptions() > 0) {
@@ -99,7 +99,9 @@ void Communicator::set_queue(device::WorkQueue* queue, std::unique_ptr<DeviceGro
   memory.use(queue);
   device_groups_ = std::move(groups);
   // What the device waits for may be waiting for this rank's progress; and the world may end meanwhile.
-  if (device_groups_) queue->while_host_waits([this] { progress(); });
+  if (!device_groups_) return;
+  ++generation_;
+  queue->while_host_waits([this] { progress(); });
 }
 
 template <typename Describe>

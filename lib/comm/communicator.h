@@ -91,6 +91,7 @@ class Communicator {
   std::vector<std::shared_ptr<Operation>> in_flight_;                                        // in order of posting
   std::map<std::pair<uint8_t, std::optional<Axis>>, std::unique_ptr<ProcessGroup>> groups_;  // by lane and booking
   std::unique_ptr<DeviceGroups> device_groups_;
+  int64_t generation_ = 0;  // of the device groups: how many there have been
 };
 
 // While it lives, operands may lie in the device's memory.

@@ -18,6 +18,7 @@ struct GroupPlace {
   Communicator& communicator;
   Transport& transport;
   uint8_t lane = 0;
+  int64_t generation = 0;  // of the communicator's device groups, alike on all ranks
   std::string name;
 };
 
@@ -36,8 +37,8 @@ class DeviceGroups {
 
 // "NCCL 2.28.9", or "" in a build without.
 std::string nccl_version();
-// Groups over NCCL for the calling thread's device, whose queue this is; ranks must not share devices. `generation`
-// counts these calls in a world, alike on all ranks. Null in a build without NCCL.
-std::unique_ptr<DeviceGroups> make_nccl_groups(device::WorkQueue& queue, int64_t generation = 0);
+// Groups over NCCL for the calling thread's device, whose queue this is; ranks must not share devices. Null in a build
+// without NCCL.
+std::unique_ptr<DeviceGroups> make_nccl_groups(device::WorkQueue& queue);
 
 }  // namespace quintet::comm

@@ -25,8 +25,11 @@ OperationInfo MessageGroup::info(std::string_view kind, std::string_view what, i
 ProcessGroup* MessageGroup::twin_for(const Tensor& tensor) {
   DeviceGroups* groups = communicator_.device_groups_.get();
   if (groups == nullptr || !transport_.memory().on_device(tensor.data())) return nullptr;
-  return &groups->twin_of(*this,
-                          {.communicator = communicator_, .transport = transport_, .lane = lane_, .name = name_});
+  return &groups->twin_of(*this, {.communicator = communicator_,
+                                  .transport = transport_,
+                                  .lane = lane_,
+                                  .generation = communicator_.generation_,
+                                  .name = name_});
 }
 
 Handle MessageGroup::post(OperationInfo info, Exchange exchange) {

@@ -99,11 +99,11 @@ class NcclOperation : public Operation {
 
 }  // namespace
 
-NcclGroup::NcclGroup(const ProcessGroup& group, const GroupPlace& place, device::WorkQueue& queue, int64_t generation)
+NcclGroup::NcclGroup(const ProcessGroup& group, const GroupPlace& place, device::WorkQueue& queue)
     : ProcessGroup({group.members().begin(), group.members().end()}, group.rank(), std::nullopt, uncounted_),
       place_(place),
       queue_(queue),
-      first_sequence_((generation * kLanes + place.lane) * 2) {}
+      first_sequence_((place.generation * kLanes + place.lane) * 2) {}
 
 NcclChannel& NcclGroup::channel_of_all() {
   if (!all_)
@@ -223,17 +223,16 @@ namespace {
 
 class NcclGroups : public DeviceGroups {
  public:
-  NcclGroups(device::WorkQueue& queue, int64_t generation) : queue_(queue), generation_(generation) {}
+  explicit NcclGroups(device::WorkQueue& queue) : queue_(queue) {}
 
   ProcessGroup& twin_of(const ProcessGroup& group, const GroupPlace& place) override {
     std::unique_ptr<NcclGroup>& twin = twins_[place.lane];
-    if (!twin) twin = std::make_unique<NcclGroup>(group, place, queue_, generation_);
+    if (!twin) twin = std::make_unique<NcclGroup>(group, place, queue_);
     return *twin;
   }
 
  private:
   device::WorkQueue& queue_;
-  int64_t generation_;
   std::map<uint8_t, std::unique_ptr<NcclGroup>> twins_;
 };
 
@@ -245,8 +244,6 @@ std::string nccl_version() {
   return fmt::format("NCCL {}.{}.{}", version / 10000, version % 10000 / 100, version % 100);
 }
 
-std::unique_ptr<DeviceGroups> make_nccl_groups(device::WorkQueue& queue, int64_t generation) {
-  return std::make_unique<NcclGroups>(queue, generation);
-}
+std::unique_ptr<DeviceGroups> make_nccl_groups(device::WorkQueue& queue) { return std::make_unique<NcclGroups>(queue); }
 
 }  // namespace quintet::comm

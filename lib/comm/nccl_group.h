@@ -16,7 +16,7 @@ namespace quintet::comm {
 // but their counterparts, in whatever order ranks post both.
 class NcclGroup : public ProcessGroup {
  public:
-  NcclGroup(const ProcessGroup& group, const GroupPlace& place, device::WorkQueue& queue, int64_t generation);
+  NcclGroup(const ProcessGroup& group, const GroupPlace& place, device::WorkQueue& queue);
 
  protected:
   Handle do_all_reduce(Tensor tensor, Reduction reduction, std::string_view what) override;

@@ -4,6 +4,6 @@
 namespace quintet::comm {
 
 std::string nccl_version() { return {}; }
-std::unique_ptr<DeviceGroups> make_nccl_groups(device::WorkQueue&, int64_t) { return nullptr; }
+std::unique_ptr<DeviceGroups> make_nccl_groups(device::WorkQueue&) { return nullptr; }
 
 }  // namespace quintet::comm

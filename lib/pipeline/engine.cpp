@@ -7,6 +7,7 @@
 
 #include "lib/base/integers.h"
 #include "lib/optimizer/clipping.h"
+#include "lib/pipeline/rank_device.h"
 #include "lib/pipeline/schedule.h"
 #include "lib/pipeline/schedule_check.h"
 
@@ -67,7 +68,7 @@ Engine::Engine(const config::Config& config, comm::Communicator& communicator, d
     : config_(config),
       communicator_(communicator),
       device_(device),
-      device_scope_(communicator, device),
+      device_scope_(communicator, device, make_rank_groups(communicator, device)),
       types_(types_of(config.precision)),
       rope_(device, ledger_, config.model, types_.statistics),
       store_(communicator.mesh(), communicator.mesh().coordinate_of(communicator.placement().rank)),

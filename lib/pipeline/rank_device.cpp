@@ -28,6 +28,16 @@ std::unique_ptr<device::Device> make_rank_device(const config::Config& config, c
   return device::make_cuda_device(static_cast<int>(ordinal), threads);
 }
 
+std::unique_ptr<comm::DeviceGroups> make_rank_groups(comm::Communicator& communicator, device::Device& device) {
+  const comm::Placement& placement = communicator.placement();
+  if (placement.world_size == 1) return nullptr;
+  int64_t keeps_off = device.queue() == nullptr || placement.local_size > device::cuda_devices() ? 1 : 0;
+  communicator.world()
+      .all_reduce(Tensor(&keeps_off, DType::i64, {1}), comm::Reduction::max, "whether ranks share a GPU")
+      .wait();
+  return keeps_off != 0 ? nullptr : comm::make_nccl_groups(*device.queue());
+}
+
 int64_t available_bytes(const device::Device& device, const comm::Placement& placement, int64_t host_bytes) {
   const std::optional<int64_t> free = device.free_bytes();
   if (!free) return host_bytes;

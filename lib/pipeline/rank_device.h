@@ -17,6 +17,10 @@ int threads_of(const config::Config& config, const comm::Placement& placement);
 // takes a GPU where there is one that can run the config. Throws Error(config) where there is none for cuda.
 std::unique_ptr<device::Device> make_rank_device(const config::Config& config, const comm::Placement& placement);
 
+// How the ranks' devices talk to each other: over NCCL where each rank has a GPU of its own; null where the transport
+// does it, or has nothing to do. All ranks call it.
+std::unique_ptr<comm::DeviceGroups> make_rank_groups(comm::Communicator& communicator, device::Device& device);
+
 // Bytes that all ranks of this node together can take where the fullest of their devices has as much as this one;
 // `host_bytes` where memory is the host's.
 int64_t available_bytes(const device::Device& device, const comm::Placement& placement, int64_t host_bytes);

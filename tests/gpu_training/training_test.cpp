@@ -77,6 +77,17 @@ TEST_CASE("in bf16 a GPU differs from the CPU by roundings", "[quick][cuda][bf16
   }
 }
 
+TEST_CASE("ranks with a GPU each train over NCCL as one CPU rank does", "[quick][cuda][nccl]") {
+  gpu_emulator::set_devices(8);
+  const Overrides overrides = with(kGpt2, kFewer);
+  const Run reference = train(with(overrides, {"device.kind=cpu"}));
+  for (const Sizes& sizes : std::vector<Sizes>{{.dp = 2}, {.tp = 2, .pp = 2}}) {
+    INFO(sizes.text());
+    require_equal_training(train_on_gpu(overrides, sizes, 1), reference, kTolerance);
+  }
+  gpu_emulator::set_devices(1);
+}
+
 TEST_CASE("ZeRO stages and overlap change no bit on a GPU", "[quick][cuda][bitwise]") {
   const Overrides base = with(kLlama, kFewer);
   const Run plain = train_on_gpu(base, {.dp = 2});
