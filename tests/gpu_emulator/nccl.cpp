@@ -106,7 +106,7 @@ std::string misuse_of(ncclComm_t comm) {
 }
 
 // One operation of the stream: it goes on once every part has met its counterparts there.
-void enqueue(ncclComm_t comm, cudaStream_t stream, std::shared_ptr<Parts> parts) {
+void enqueue(ncclComm_t comm, cudaStream_t stream, const std::shared_ptr<Parts>& parts) {
   const auto arrive = [parts] {
     const std::lock_guard lock(board().mutex);
     for (const Part& part : *parts) part.meeting->here[part.place] = true;
@@ -147,23 +147,22 @@ ncclResult_t launch(ncclComm_t comm, cudaStream_t stream, const std::vector<Nccl
     }
   }
   if (!contradiction.empty()) return report(contradiction);
-  enqueue(comm, stream, std::move(parts));
+  enqueue(comm, stream, parts);
   return status();
 }
 
 ncclResult_t launch_group() {
   std::vector<Pending> calls = std::exchange(group.calls, {});
   while (!calls.empty()) {
-    const ncclComm_t comm = calls.front().comm;
-    const cudaStream_t stream = calls.front().stream;
+    const Pending first = calls.front();
     std::vector<NcclCall> of_comm;
     for (const Pending& pending : calls) {
-      if (pending.comm != comm) continue;
-      if (pending.stream != stream) return report("an NCCL group calls one communicator on two streams");
+      if (pending.comm != first.comm) continue;
+      if (pending.stream != first.stream) return report("an NCCL group calls one communicator on two streams");
       of_comm.push_back(pending.call);
     }
-    std::erase_if(calls, [=](const Pending& pending) { return pending.comm == comm; });
-    const ncclResult_t launched = launch(comm, stream, of_comm);
+    std::erase_if(calls, [&](const Pending& pending) { return pending.comm == first.comm; });
+    const ncclResult_t launched = launch(first.comm, first.stream, of_comm);
     if (launched != ncclSuccess) return launched;
   }
   return ncclSuccess;
