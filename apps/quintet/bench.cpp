@@ -7,6 +7,7 @@
 #include <fmt/core.h>
 #include <CLI/CLI.hpp>
 
+#include "apps/quintet/bench_kernels.h"
 #include "apps/quintet/commands.h"
 #include "apps/quintet/launch.h"
 #include "lib/base/integers.h"
@@ -71,6 +72,8 @@ class Bench {
 struct Options {
   int threads = 1;
   std::string dtype = "fp32";
+  std::string gpu_dtype = "bf16";
+  bool tiny = false;
   int64_t ranks = 0;
   int64_t steps = 10;
   std::vector<int64_t> shape;
@@ -290,6 +293,13 @@ void add_bench(CLI::App& app, Run& run, int* argc, char*** argv) {
   };
   add_kernel_bench("gemm", "Matrix products of typical layers", "T,OUT,IN", 3, bench_gemm);
   add_kernel_bench("attention", "Attention, forward and backward", "B,S,N,D", 4, bench_attention);
+
+  CLI::App* kernels = bench->add_subcommand("kernels", "Each operation of a GPU against its bandwidth and peak");
+  kernels->add_option("--dtype", options->gpu_dtype, "bf16 or fp32")->check(CLI::IsMember({"bf16", "fp32"}));
+  kernels->add_flag("--tiny", options->tiny, "Shapes of some kilobytes, without times: to try the operations");
+  kernels->callback([options, &run] {
+    run = [options] { return bench_kernels(options->gpu_dtype == "bf16" ? DType::bf16 : DType::fp32, options->tiny); };
+  });
 
   const auto add_rank_bench = [&](const char* name, const char* help,
                                   int (*measure)(const Options&, comm::Communicator&)) {

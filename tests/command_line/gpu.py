@@ -17,6 +17,9 @@ class WithoutCuda(CommandLineTest):
         self.assertEqual(result.code, 0, result)
         self.assertIn("CPU, 1 thread", result.out)
 
+    def test_kernels_cannot_be_measured(self):
+        self.assert_error(self.quintet("bench", "kernels"), 2, "this build has no CUDA; build with")
+
 
 class Gpu(CommandLineTest):
     def test_version_names_it(self):
@@ -55,6 +58,15 @@ class Gpu(CommandLineTest):
         result = command.finish(60)
         self.assert_error(result, 2, "metrics.jsonl cannot be written")
         self.assertNotIn("GPU emulator:", result.err)  # nobody has touched what another gave back
+
+    def test_bench_runs_each_operation(self):
+        for dtype, swiglu, adamw in (("bf16", 9216, 15360), ("fp32", 18432, 14336)):
+            result = self.quintet("bench", "kernels", "--tiny", "--dtype", dtype)
+            self.assertEqual(result.code, 0, result)
+            lines = [" ".join(line.split()) for line in result.out.splitlines()]
+            self.assertIn(f"swiglu, forward {swiglu} bytes", lines)
+            self.assertIn(f"AdamW {adamw} bytes", lines)
+            self.assertIn("product, backward, weight 524288 FLOPs", lines)
 
 
 class GpuOverMpi(CommandLineTest):

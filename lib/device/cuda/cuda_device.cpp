@@ -254,6 +254,14 @@ class CudaDevice : public Device, public WorkQueue {
 
   void while_host_waits(std::function<void()> call) override { staging_.while_host_waits(std::move(call)); }
 
+  double seconds_of(const std::function<void()>& work) {
+    Event begin(cudaEventDefault), end(cudaEventDefault);
+    begin.record(stream_);
+    work();
+    end.record(stream_);
+    return end.seconds_since(begin);
+  }
+
  private:
   // `bytes` that the next operation may use; what is queued before still finds its own.
   void* workspace(int64_t bytes) {
@@ -565,6 +573,10 @@ void CudaDevice::squared_norm(std::span<const Tensor> tensors, ExactSum& sum) {
 
 std::unique_ptr<Device> make_cuda_device(int ordinal, int host_threads) {
   return std::make_unique<cuda::CudaDevice>(ordinal, host_threads);
+}
+
+double cuda_seconds(Device& device, const std::function<void()>& work) {
+  return dynamic_cast<cuda::CudaDevice&>(device).seconds_of(work);
 }
 
 }  // namespace quintet::device

@@ -1,6 +1,7 @@
 // The CUDA device. The same names exist in every build: where CUDA is not built in, there are no GPUs and a reason.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -21,5 +22,9 @@ int cuda_devices();
 // The GPU `ordinal` for the calling thread, which is the only one that may use it; `host_threads` is for what remains
 // to the host. An Error(config) where there is no such GPU.
 std::unique_ptr<Device> make_cuda_device(int ordinal, int host_threads);
+
+// Seconds that what `work` queues takes on such a device, by the device's own clock and behind all that was queued
+// before. Waits for it.
+double cuda_seconds(Device& device, const std::function<void()>& work);
 
 }  // namespace quintet::device

@@ -30,7 +30,8 @@ class Stream {
 
 class Event : public Fence {
  public:
-  Event() { require_success(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming)); }
+  // cudaEventDefault: with the time that seconds_since needs.
+  explicit Event(unsigned flags = cudaEventDisableTiming) { require_success(cudaEventCreateWithFlags(&event_, flags)); }
   ~Event() override { cudaEventDestroy(event_); }
 
   void record(cudaStream_t stream) { require_success(cudaEventRecord(event_, stream)); }
@@ -45,6 +46,13 @@ class Event : public Fence {
   }
   // The host goes on once it has; at once if nothing was recorded.
   void synchronise() const { require_success(cudaEventSynchronize(event_)); }
+  // Waits for both.
+  double seconds_since(const Event& begin) const {
+    synchronise();
+    float milliseconds = 0;
+    require_success(cudaEventElapsedTime(&milliseconds, begin.event_, event_));
+    return static_cast<double>(milliseconds) / 1e3;
+  }
 
  private:
   cudaEvent_t event_ = nullptr;
