@@ -4,8 +4,12 @@
 set(QUINTET_CUDA AUTO CACHE STRING "Compile the CUDA kernels with nvcc: ON, OFF, or AUTO (on demand, where nvcc is found)")
 set_property(CACHE QUINTET_CUDA PROPERTY STRINGS AUTO ON OFF)
 
+if(QUINTET_KERNEL_TESTS_ONLY)
+  set(QUINTET_CUDA ON)
+endif()
+
 # ThreadSanitizer's hooks are what the emulator itself lives on, and its fibers do not announce themselves to sanitizers.
-if(QUINTET_TESTS AND NOT QUINTET_SANITIZE)
+if(QUINTET_TESTS AND NOT QUINTET_SANITIZE AND NOT QUINTET_KERNEL_TESTS_ONLY)
   option(QUINTET_GPU_EMULATION "Compile the CUDA kernels for the GPU emulator and test them on it" ON)
 else()
   set(QUINTET_GPU_EMULATION OFF)
