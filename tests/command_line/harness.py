@@ -166,7 +166,7 @@ class CommandLineTest(unittest.TestCase):
     def assert_ends(self, result, code, *messages):
         """The exit code, and each message exactly once on standard error. MPICH's launcher kills the other ranks when
         the first ends, and may return that signal's number."""
-        self.assertIn(result.code, (code, 9, code | 9, 15, code | 15) if result.over_mpich and code else (code,), result)
+        self.assertIn(result.code, (code, 1, code | 1, 9, code | 9, 15, code | 15) if result.over_mpich and code else (code,), result)
         for message in messages:
             self.assertEqual(result.err.count(message), 1, f"{message!r} must appear once\n{result}")
 
