@@ -70,7 +70,7 @@ TEST_CASE("master weights keep what bf16 cannot", "[quick][bf16]") {
     }
   }
   INFO(moved_at_once << " of " << weights << " weights moved at the first step, " << moved << " after all");
-  REQUIRE(moved_at_once > 0.005 * weights);
+  REQUIRE(moved_at_once > 0.03 * weights);
   REQUIRE(moved_at_once < 0.1 * weights);
   REQUIRE(moved > 5 * moved_at_once);
 }
