@@ -15,8 +15,8 @@ int threads_of(const config::Config& config, const comm::Placement& placement) {
 std::unique_ptr<device::Device> make_rank_device(const config::Config& config, const comm::Placement& placement) {
   const int threads = threads_of(config, placement);
   const bool must = config.device.kind == config::DeviceKind::cuda;
-  const bool can =
-      config.precision.compute != config::ComputeType::fp64 && config.precision.gradients == config::GradientType::fp32;
+  const bool can = config.precision.compute != config::ComputeType::fp64 &&
+                   config.precision.gradients == config::GradientType::fp32 && config.mesh.cp == 1;
   if (config.device.kind == config::DeviceKind::cpu || (!must && !can)) return device::make_cpu_device(threads);
   const device::CudaSupport support = device::cuda_support();
   if (must && support.gpus.empty())
