@@ -321,6 +321,23 @@ TEST_CASE("what a context rank hands over is the closed form, to the byte", "[qu
             {.model = model, .sizes = sizes, .micro_batch = sizes.tp, .method = method, .balance = balance});
 }
 
+TEST_CASE("in bf16 keys and values travel in 2 bytes, sums of their gradients in 4",
+          "[quick][traffic][context][bf16]") {
+  const Layout layout = {.model = {.K = 2}, .sizes = {.cp = 4}};
+  const ModelShape& m = layout.model;
+  // Of all microbatches and layers; each rank hands something over to 3 others.
+  const int64_t parts = 3 * layout.microbatches() * m.L * layout.rows() * m.D;
+  const auto bytes = [&](const char* method) {
+    Layout with_method = layout;
+    with_method.method = method;
+    return train(with(with_method.overrides(), {"precision.compute=bf16"}), layout.sizes).comm_bytes.front()[Axis::cp];
+  };
+  REQUIRE(bytes("ring") == 2 * m.K * parts * (2 + 2 + 4));
+  REQUIRE(bytes("all_gather") == 2 * m.K * parts * (2 + 2 + 4));
+  // A query head a rank, and a key head that two ranks share.
+  REQUIRE(bytes("ulysses") == 6 * parts * 2 + 2 * parts * (2 + 2 + 4));
+}
+
 TEST_CASE("one rank hands over nothing", "[quick][traffic]") {
   const Run run = train({"train.steps=1"});
   REQUIRE(run.comm_bytes.front() == PerAxis<int64_t>{});
