@@ -226,19 +226,21 @@ int bench_step(const Options& options, comm::Communicator& communicator) {
   pipeline::Engine engine(config, communicator, *device, std::numeric_limits<int64_t>::max());
   const auto load = [&](int64_t microbatch, data::Batch& batch) {
     const int64_t sequence = config.model.seq_length;
-    const int64_t rows = config.train.micro_batch_size * sequence;
     batch.size = config.train.micro_batch_size;
     batch.sequence_length = sequence;
-    batch.counted = rows;
     batch.tokens.clear(), batch.targets.clear(), batch.positions.clear(), batch.rows.clear();
-    for (int64_t row = 0; row < rows; ++row) {
+    const auto add = [&](int64_t row) {
       const auto bits =
           philox(1, static_cast<uint64_t>(row), static_cast<uint64_t>(microbatch + 1000 * engine.data_rank()));
       batch.tokens.push_back(static_cast<int32_t>(bits[0] % static_cast<uint64_t>(config.model.vocab_size)));
       batch.targets.push_back(static_cast<int32_t>(bits[1] % static_cast<uint64_t>(config.model.vocab_size)));
       batch.positions.push_back(static_cast<int32_t>(row % sequence));
       batch.rows.push_back(row);
-    }
+    };
+    for (const data::Chunk& chunk : engine.chunks())
+      for (int64_t sample = 0; sample < batch.size; ++sample)
+        for (int64_t position = chunk.begin; position < chunk.end(); ++position) add(sample * sequence + position);
+    batch.counted = std::ssize(batch.tokens);
   };
   std::vector<double> seconds, pass_seconds, computed;  // of steps, of their passes, of a microbatch on this stage
   for (int64_t step = 0; step < options.steps + 1; ++step) {

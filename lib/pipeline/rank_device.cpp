@@ -16,13 +16,11 @@ std::unique_ptr<device::Device> make_rank_device(const config::Config& config, c
   const int threads = threads_of(config, placement);
   const bool must = config.device.kind == config::DeviceKind::cuda;
   const bool can = config.precision.compute != config::ComputeType::fp64 &&
-                   config.precision.gradients == config::GradientType::fp32 && !config.model.moe;
+                   config.precision.gradients == config::GradientType::fp32 && config.mesh.cp == 1 && !config.model.moe;
   if (config.device.kind == config::DeviceKind::cpu || (!must && !can)) return device::make_cpu_device(threads);
   const device::CudaSupport support = device::cuda_support();
   if (must && support.gpus.empty())
     fail(ExitCode::config, "device.kind: cuda cannot be had: {}; or choose cpu", support.problem);
-  if (must && config.model.moe)
-    fail(ExitCode::config, "model.moe is not built yet where device.kind is cuda; choose cpu");
   if (must && !can)
     fail(ExitCode::config, "precision.gradients: bf16 is not built yet where device.kind is cuda; choose fp32");
   if (support.gpus.empty()) return device::make_cpu_device(threads);

@@ -38,6 +38,22 @@ class ThreadsAndMpi(CommandLineTest):
     def test_a_mesh_of_three_axes(self):
         self.check_equal(8, 1, "mesh.tp=2", "mesh.pp=2", "model.dropout=0.1")
 
+    def test_a_ring_of_context_ranks(self):
+        self.check_equal(4, 1, "mesh.cp=4")
+
+    def test_a_ring_that_does_not_wrap(self):
+        self.check_equal(4, 1, "mesh.cp=4", "parallel.context.balance=none")
+
+    def test_context_ranks_that_gather(self):
+        self.check_equal(4, 1, "mesh.cp=4", "parallel.context.method=all_gather")
+
+    def test_context_ranks_that_exchange_heads(self):
+        self.check_equal(4, 1, "mesh.cp=4", "parallel.context.method=ulysses", "model.kv_heads=2")
+
+    def test_a_mesh_of_context_ranks_and_masked_documents(self):
+        self.check_equal(8, 1, "mesh.cp=2", "mesh.tp=2", "model.dropout=0.1", "data.end_of_document=32",
+                         "data.document_mask=true", "data.mask_end_of_document=true")
+
 
 class DataRanks(CommandLineTest):
     """Field reports B34 and B55."""

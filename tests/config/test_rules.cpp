@@ -213,6 +213,23 @@ TEST_CASE("data keys that exclude one another are refused", "[quick][config][dat
                   "command line: train.eval_every=5: 5 needs data.validation; give files or a fraction such as 0.01");
 }
 
+TEST_CASE("masks of documents need a token that ends them", "[quick][config][documents]") {
+  for (const std::string key : {"data.document_mask", "data.mask_end_of_document"}) {
+    require_problem({key + "=true"},
+                    fmt::format("command line: {0}=true: needs to know where documents end, but data.tokenizer bytes "
+                                "has no token for that; give data.end_of_document, such as 10 where a line is a "
+                                "document, or choose false",
+                                key));
+    CHECK(problems_with({key + "=true", "data.end_of_document=0"}).empty());
+    CHECK(problems_with({key + "=false"}).empty());
+  }
+  require_problem({"data.end_of_document=256"},
+                  "command line: data.end_of_document=256: 256 is not a token of model.vocab_size (256); choose 0 to "
+                  "255");
+  CHECK(load_small({"data.end_of_document=255"}).data.end_of_document == 255);
+  CHECK_FALSE(load_small().data.end_of_document);
+}
+
 TEST_CASE("sizes whose products leave 64 bits are refused, not wrapped", "[quick][config]") {
   const std::string huge = "2147483647";
   const std::string message =

@@ -96,6 +96,10 @@ void train_rank(const config::Config& config, comm::Communicator& communicator, 
   options.sequence_length = config.model.seq_length;
   options.seed = static_cast<uint64_t>(config.run.seed);
   options.shuffle = config.data.shuffle;
+  if (config.data.end_of_document) options.reading.end_of_document = static_cast<int32_t>(*config.data.end_of_document);
+  options.documents = {.end_token = options.reading.end_of_document,
+                       .mask_attention = config.data.document_mask,
+                       .mask_end = config.data.mask_end_of_document};
   data::Split split = data::open_split(options, {.fraction = std::get<double>(config.data.validation)});
 
   const bool speaks = communicator.placement().rank == 0;
@@ -106,8 +110,10 @@ void train_rank(const config::Config& config, comm::Communicator& communicator, 
     if (speaks) values = std::move(found);
   };
   keep(run.initial_weights, &parallel::Parameter::weight);
-  data::BatchPlace place{
-      .data_rank = engine.data_rank(), .data_ranks = engine.data_ranks(), .size = config.train.micro_batch_size};
+  data::BatchPlace place{.data_rank = engine.data_rank(),
+                         .data_ranks = engine.data_ranks(),
+                         .size = config.train.micro_batch_size,
+                         .chunks = engine.chunks()};
   for (int64_t step = 1; step <= config.train.steps; ++step) {
     communicator.traffic() = {};
     const pipeline::Gradients found = engine.forward_backward([&](int64_t microbatch, data::Batch& batch) {
@@ -115,7 +121,7 @@ void train_rank(const config::Config& config, comm::Communicator& communicator, 
       place.microbatch = microbatch;
       data::fill_batch(split.training, place, batch);
       for (int64_t sample = 0; sample < batch.size; ++sample)
-        seen.ordinals.push_back(batch.rows[static_cast<size_t>(sample * batch.sequence_length)] /
+        seen.ordinals.push_back(batch.rows[static_cast<size_t>(sample * engine.chunks().front().length)] /
                                 batch.sequence_length);
     });
     if (step == 1) {
@@ -172,7 +178,7 @@ double relative_distance(const std::vector<double>& a, const std::vector<double>
 
 }  // namespace
 
-std::string Sizes::text() const { return fmt::format("dp {}, tp {}, pp {}", dp, tp, pp); }
+std::string Sizes::text() const { return fmt::format("dp {}, tp {}, pp {}, cp {}", dp, tp, pp, cp); }
 
 config::Config tiny_config(const std::vector<std::string>& overrides, int64_t ranks) {
   return config::load_from_string(kTinyModel, "tiny.yaml", overrides, ranks);
@@ -186,7 +192,7 @@ Run train(const std::vector<std::string>& overrides, int64_t ranks) {
 Run train(const std::vector<std::string>& overrides, const Sizes& sizes) {
   INFO(sizes.text());
   return train(with(overrides, {fmt::format("mesh.dp={}", sizes.dp), fmt::format("mesh.tp={}", sizes.tp),
-                                fmt::format("mesh.pp={}", sizes.pp)}),
+                                fmt::format("mesh.pp={}", sizes.pp), fmt::format("mesh.cp={}", sizes.cp)}),
                sizes.ranks());
 }
 

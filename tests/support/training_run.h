@@ -36,9 +36,9 @@ struct Run {
 
 // The sizes of a mesh's axes.
 struct Sizes {
-  int64_t dp = 1, tp = 1, pp = 1;
-  int64_t ranks() const { return dp * tp * pp; }
-  std::string text() const;  // "dp 2, tp 1, pp 4"
+  int64_t dp = 1, tp = 1, pp = 1, cp = 1;
+  int64_t ranks() const { return dp * tp * pp * cp; }
+  std::string text() const;  // "dp 2, tp 1, pp 4, cp 1"
 };
 
 // The smallest model that has every part: GPT-2's shape, 4 layers of 64, 8 sequences of 32 a step, fp64, 5 steps.

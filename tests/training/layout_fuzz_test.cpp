@@ -48,7 +48,10 @@ Sizes draw_sizes(Draws& draws) {
   constexpr int64_t kMostRanks = 12;
   Sizes sizes;
   do {
-    sizes = {draws.between(1, 4), draws.between(1, 4), draws.between(1, 4)};
+    sizes = {.dp = draws.between(1, 4),
+             .tp = draws.between(1, 4),
+             .pp = draws.between(1, 4),
+             .cp = draws.once_in(2) ? draws.between(2, 4) : 1};
   } while (sizes.ranks() > kMostRanks);
   return sizes;
 }
@@ -62,7 +65,11 @@ Drawn draw_layout(uint64_t seed, uint64_t number) {
     drawn.overrides.push_back(fmt::format("{}={}", key, value));
   };
 
-  const int64_t heads = draws.mostly_multiple(sizes.tp, 3);
+  const std::string method = draws.one_of({"ring", "all_gather", "ulysses"});
+  const std::string balance = draws.one_of({"zigzag", "none"});
+  set("parallel.context.method", method);
+  set("parallel.context.balance", balance);
+  const int64_t heads = draws.mostly_multiple(sizes.tp * (method == "ulysses" ? sizes.cp : 1), 3);
   set("model.heads", heads);
   if (!draws.once_in(3)) {
     int64_t kv_heads = draws.between(1, heads);
@@ -78,7 +85,13 @@ Drawn draw_layout(uint64_t seed, uint64_t number) {
   set("model.ffn_hidden_size", draws.mostly_multiple(sizes.tp, 12));
   const int64_t layers = draws.once_in(12) ? draws.between(1, 4) : sizes.pp + draws.between(0, 2);
   set("model.layers", layers);
-  set("model.seq_length", draws.mostly_multiple(sizes.tp, 6));
+  const int64_t chunks = sizes.cp > 1 && balance == "zigzag" ? 2 * sizes.cp : sizes.cp;
+  set("model.seq_length", draws.mostly_multiple(sizes.tp * chunks, sizes.cp > 1 ? 3 : 6));
+  if (draws.once_in(3)) {
+    if (!draws.once_in(6)) set("data.end_of_document", draws.one_of({32, 46, 101}));
+    set("data.document_mask", draws.once_in(2));
+    set("data.mask_end_of_document", draws.once_in(2));
+  }
   set("model.vocab_size", draws.between(256, 300));
   set("model.norm", draws.one_of({"layernorm", "rmsnorm"}));
   set("model.activation", draws.one_of({"gelu", "gelu_exact", "swiglu", "relu_squared"}));
@@ -106,6 +119,7 @@ Drawn draw_layout(uint64_t seed, uint64_t number) {
   set("mesh.dp", sizes.dp);
   set("mesh.tp", sizes.tp);
   set("mesh.pp", sizes.pp);
+  set("mesh.cp", sizes.cp);
   return drawn;
 }
 

@@ -73,6 +73,7 @@ class CudaDevice : public Device, public WorkQueue {
 
   void copy(Tensor from, Tensor to) override;
 
+  void transpose_rows(Tensor, Tensor) override { QUINTET_CHECK(false, "transpose_rows has no CUDA kernel"); }
   void scale(Tensor tensor, double factor) override {
     visit_element_type(tensor.dtype(), [&]<typename T>() {
       kernels::scale(tensor.elements(), static_cast<float>(factor), tensor.as<T>(), stream_);
@@ -163,6 +164,7 @@ class CudaDevice : public Device, public WorkQueue {
 
   void attention_forward(const AttentionForward& op) override;
   void attention_backward(const AttentionBackward& op) override;
+  void attention_merge(const AttentionMerge& op) override;
 
   void cross_entropy_statistics(const CrossEntropyStatistics& op) override {
     const Shape rows = {op.targets.elements()};
@@ -525,6 +527,23 @@ void CudaDevice::attention_backward(const AttentionBackward& op) {
                                     .accumulate = op.accumulate,
                                     .workspace = scratch},
                                    stream_);
+  });
+}
+
+void CudaDevice::attention_merge(const AttentionMerge& op) {
+  require_rank(op.output, 4, "output");
+  const Shape shape = op.output.shape(), statistics = {shape[0], shape[2], shape[1]};
+  require(op.partial_output, shape, "partial_output");
+  require(op.partial_log_sum_exp, statistics, "partial_log_sum_exp");
+  require(op.log_sum_exp, statistics, "log_sum_exp");
+  visit_element_type(op.partial_output.dtype(), [&]<typename T>() {
+    kernels::attention_merge<T>(
+        {.shape = {.batch = shape[0], .heads = shape[2], .query_rows = shape[1], .head_dim = shape[3]},
+         .partial_output = head_tensor<const T>(op.partial_output),
+         .partial_log_sum_exp = op.partial_log_sum_exp.as<float>(),
+         .output = head_tensor<float>(op.output),
+         .log_sum_exp = op.log_sum_exp.as<float>()},
+        stream_);
   });
 }
 
