@@ -1,6 +1,3 @@
-#include <algorithm>
-#include <vector>
-
 #include "lib/parallel/context_methods.h"
 
 namespace quintet::parallel {
@@ -22,22 +19,22 @@ Tensor heads_of_sequences(const ContextAttention& layer, Tensor rows) {
   return rows.reshaped({layer.sequences, layer.region.sequence_length(), layer.key_heads, layer.head_dim});
 }
 
-// In the order of their positions, [B, S, N_kv, D].
-Tensor finish_gather(const ContextAttention& layer, Gathered& gathered) {
-  const Tensor sequences = layer.scratch.allocate(gathered.by_rank.dtype(), gathered.by_rank.shape());
-  gathered.done.wait();
-  layer.region.to_sequences(layer.device, gathered.by_rank, sequences);
-  return heads_of_sequences(layer, sequences);
-}
-
+// Of whole sequences in the order of their positions, [B, S, N_kv, D].
 struct KeysAndValues {
-  Tensor key, value;  // [B, S, N_kv, D]
+  Tensor key, value;
 };
 
 KeysAndValues gather(const ContextAttention& layer, Tensor key, Tensor value) {
+  const Shape all = {key.size(0) * layer.region.ranks(), key.size(1)};
+  const Tensor all_keys = layer.scratch.allocate(key.dtype(), all);
+  const Tensor all_values = layer.scratch.allocate(key.dtype(), all);
+  const device::ArenaScope scope(layer.scratch);
   Gathered keys = start_gather(layer, key, " keys"), values = start_gather(layer, value, " values");
-  const Tensor whole_keys = finish_gather(layer, keys);
-  return {whole_keys, finish_gather(layer, values)};
+  keys.done.wait();
+  layer.region.to_sequences(layer.device, keys.by_rank, all_keys);
+  values.done.wait();
+  layer.region.to_sequences(layer.device, values.by_rank, all_values);
+  return {heads_of_sequences(layer, all_keys), heads_of_sequences(layer, all_values)};
 }
 
 }  // namespace

@@ -23,23 +23,22 @@ class HeadExchange {
 
   // [T, heads * D] to [B, S, local_heads, D].
   Tensor to_sequences(Tensor rows, const char* what) const {
-    const Tensor outgoing = pieces(rows.dtype());
-    {
-      const Tensor by_head = replicas_ == 1 ? outgoing : layer_.scratch.allocate(rows.dtype(), rows.shape());
-      layer_.device.transpose_rows(rows.reshaped({layer_.rows(), ranks_ / replicas_, width()}),
-                                   by_head.reshaped({ranks_ / replicas_, layer_.rows(), width()}));
-      for (int64_t rank = 0; replicas_ > 1 && rank < ranks_; ++rank)
-        layer_.device.copy(piece(by_head.reshaped({heads_ * layer_.rows(), width()}), rank / replicas_),
-                           piece(outgoing, rank));
-    }
-    const Tensor incoming = exchange(outgoing, what);
     const Tensor sequences = pieces(rows.dtype());
-    layer_.region.to_sequences(layer_.device, incoming, sequences);
+    const device::ArenaScope scope(layer_.scratch);
+    const Tensor outgoing = pieces(rows.dtype());
+    const int64_t count = ranks_ / replicas_;  // of different pieces
+    const Tensor different = outgoing.rows(0, count * layer_.rows());
+    layer_.device.transpose_rows(rows.reshaped({layer_.rows(), count, width()}),
+                                 different.reshaped({count, layer_.rows(), width()}));
+    for (int64_t rank = ranks_ - 1; replicas_ > 1 && rank > 0; --rank)
+      layer_.device.copy(piece(outgoing, rank / replicas_), piece(outgoing, rank));
+    layer_.region.to_sequences(layer_.device, exchange(outgoing, what), sequences);
     return of_sequences(sequences);
   }
 
   // The other way; what ranks that share a head have of it is added up in their order.
   void from_sequences(Tensor sequences, Tensor rows, const char* what) const {
+    const device::ArenaScope scope(layer_.scratch);
     const Tensor outgoing = pieces(rows.dtype());
     layer_.region.from_sequences(layer_.device, sequences.reshaped(outgoing.shape()), outgoing);
     const Tensor incoming = exchange(outgoing, what);

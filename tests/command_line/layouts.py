@@ -75,22 +75,23 @@ class DataRanks(CommandLineTest):
         self.assertLess(losses[0][-1], losses[0][0] - 0.5)
 
 
-class TensorAndPipelineRanks(CommandLineTest):
+class TensorPipelineAndContextRanks(CommandLineTest):
     """Field report B55, and what a dump holds."""
 
     def test_change_neither_counts_nor_losses_nor_dumps(self):
         runs = {}
-        for mesh in ((1, 1), (2, 1), (1, 2), (2, 2)):
-            folder = self.folder / "tp{}_pp{}".format(*mesh)
-            result = self.train("mesh.tp={}".format(mesh[0]), "mesh.pp={}".format(mesh[1]), "precision.compute=fp64",
+        for mesh in ((1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 1, 2), (2, 2, 2)):
+            folder = self.folder / "tp{}_pp{}_cp{}".format(*mesh)
+            tp, pp, cp = mesh
+            result = self.train(f"mesh.tp={tp}", f"mesh.pp={pp}", f"mesh.cp={cp}", "precision.compute=fp64",
                                 "logging.weight_dump_steps=[0]", f"run.dir={folder}/runs", "data.validation=0.1",
-                                ranks=mesh[0] * mesh[1])
+                                ranks=tp * pp * cp)
             self.assertEqual(result.code, 0, result)
             steps = self.steps(folder)
             self.assertEqual([line["tokens"] for line in steps], [256 * step for step in range(1, 11)])
             initial = (folder / "runs" / "tiny" / "weights" / "step_00000000" / "model.safetensors").read_bytes()
             runs[mesh] = [line["loss"] for line in self.metrics(folder) if "loss" in line], initial
-        losses, initial = runs.pop((1, 1))
+        losses, initial = runs.pop((1, 1, 1))
         for other_losses, other_initial in runs.values():
             self.assertEqual(initial, other_initial)
             for one, another in zip(losses, other_losses):
