@@ -307,6 +307,11 @@ TEST_CASE("schedules, ZeRO stages, overlap and repetition change no bit of a run
   }
 }
 
+TEST_CASE("threads of a rank change the training of experts by roundings alone", "[quick][layouts][moe]") {
+  const Overrides base = with(kTwoLayers, {"model.moe.z_loss_weight=0.02", "train.micro_batch_size=4"});
+  require_equal_training(train(with(base, {"device.threads=3"}), {.ep = 2}), train(base), 1e-10);
+}
+
 TEST_CASE("initial experts are the same bits on every mesh", "[quick][layouts][moe][bitwise]") {
   const Overrides base = with(kTwoLayers, {"train.steps=1", "model.moe.shared_experts=1"});
   const Run one = train(base);
