@@ -172,14 +172,6 @@ void train_rank(const config::Config& config, comm::Communicator& communicator, 
 
 bool close(double a, double b, double tol) { return std::abs(a - b) <= tol * std::abs(b); }
 
-// Steps before the first one in which a token goes elsewhere.
-size_t steps_routed_alike(const Run& run, const Run& reference) {
-  REQUIRE(run.routing.size() == reference.routing.size());
-  for (size_t i = 0; i < run.routing.size(); ++i)
-    if (run.routing[i].digest != reference.routing[i].digest) return i;
-  return run.losses.size();
-}
-
 void require_equal_routing(const StepRouting& routing, const StepRouting& reference, double tol) {
   INFO("aux loss " << routing.figures.aux_loss << " against " << reference.figures.aux_loss);
   INFO("z loss " << routing.figures.z_loss << " against " << reference.figures.z_loss);
@@ -244,6 +236,13 @@ const Run& References::of(const std::vector<std::string>& overrides) {
   });
   const auto found = runs_.find(plain);
   return found != runs_.end() ? found->second : runs_.emplace(plain, train(plain)).first->second;
+}
+
+size_t steps_routed_alike(const Run& run, const Run& reference) {
+  REQUIRE(run.routing.size() == reference.routing.size());
+  for (size_t i = 0; i < run.routing.size(); ++i)
+    if (run.routing[i].digest != reference.routing[i].digest) return i;
+  return run.losses.size();
 }
 
 void require_equal_training(const Run& run, const Run& reference, double tol) {

@@ -76,6 +76,8 @@ class References {
 // g = grad_norm / sqrt(number of parameters). `tol` is 1e-10 in fp64 and 1e-5 in fp32. No rank of either may have
 // strays. Routers do the same at every step; in fp32 all this holds up to the first step whose digest differs.
 void require_equal_training(const Run& run, const Run& reference, double tol);
+// Steps before the first one in which a token goes elsewhere; all of them without experts.
+size_t steps_routed_alike(const Run& run, const Run& reference);
 // DESIGN's rule for bf16, by tensor of the gradient: twice the distance between bf16 (`one`) and fp32 (`exact`) on one
 // rank of the CPU bounds what layouts and devices change; half a rounding is forgiven where that distance happens to be
 // small.

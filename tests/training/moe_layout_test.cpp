@@ -90,10 +90,13 @@ std::vector<Combination> drawn_layouts(uint64_t seed, uint64_t draws) {
   return layouts;
 }
 
-void require_equal_to_one_rank(References& references, const Sizes& sizes, const Overrides& overrides,
-                               double tol = 1e-10) {
+// Returns the steps in which routers did the same, which in fp64 are all.
+size_t require_equal_to_one_rank(References& references, const Sizes& sizes, const Overrides& overrides,
+                                 double tol = 1e-10) {
   INFO(fmt::format("{}; '{}'", sizes.text(), fmt::join(overrides, "' '")));
-  require_equal_training(train(overrides, sizes), references.of(overrides), tol);
+  const Run run = train(overrides, sizes);
+  require_equal_training(run, references.of(overrides), tol);
+  return steps_routed_alike(run, references.of(overrides));
 }
 
 void require_equal_to_one_rank(const Overrides& overrides, const std::vector<Sizes>& meshes) {
@@ -101,14 +104,26 @@ void require_equal_to_one_rank(const Overrides& overrides, const std::vector<Siz
   for (const Sizes& sizes : meshes) require_equal_to_one_rank(references, sizes, overrides);
 }
 
-void require_equal_to_one_rank(References& references, const Combination& choice) {
+size_t require_equal_to_one_rank(References& references, const Combination& choice) {
   const Sizes sizes = sizes_of(choice);
   Overrides overrides = kSmall;
   for (size_t factor = 0; factor < kFactors.size(); ++factor)
     if (factor != kSplit) overrides = with(overrides, kFactors[factor][choice[kMeshAxes + factor]]);
   if (choice[kMeshAxes + kSplit] == 1 && sizes.pp > 1)
     overrides.push_back(fmt::format("parallel.pipeline.layers_per_stage={}", sizes.pp == 2 ? "[1, 3]" : "[2, 1, 1]"));
-  require_equal_to_one_rank(references, sizes, overrides, choice[kMeshAxes + kPrecision] == 0 ? 1e-10 : 1e-5);
+  return require_equal_to_one_rank(references, sizes, overrides, choice[kMeshAxes + kPrecision] == 0 ? 1e-10 : 1e-5);
+}
+
+// A near-tie in fp32 may send a token elsewhere, but seldom does.
+void require_equal_to_one_rank(const std::vector<Combination>& layouts) {
+  References references;
+  size_t alike = 0, steps = 0;
+  for (const Combination& choice : layouts) {
+    alike += require_equal_to_one_rank(references, choice);
+    steps += choice[kMeshAxes + kPrecision] == 0 ? 5 : 3;
+  }
+  INFO(alike << " of " << steps << " steps");
+  REQUIRE(10 * alike >= 9 * steps);
 }
 
 std::vector<double> balance_bias(const Run& run, int layer) {
@@ -123,14 +138,11 @@ TEST_CASE("layouts of experts drawn by the commit train as one rank does", "[qui
   constexpr size_t kLayouts = 10;
   std::vector<Combination> layouts = pairwise_cover(drawn_layouts(test_seed(), 1500), test_seed());
   layouts.resize(std::min(layouts.size(), kLayouts));
-  References references;
-  for (const Combination& choice : layouts) require_equal_to_one_rank(references, choice);
+  require_equal_to_one_rank(layouts);
 }
 
 TEST_CASE("pairs of choices of mesh, experts, balance and schedule train as one rank does", "[full][layouts][moe]") {
-  References references;
-  for (const Combination& choice : pairwise_cover(drawn_layouts(test_seed(), 20000), test_seed()))
-    require_equal_to_one_rank(references, choice);
+  require_equal_to_one_rank(pairwise_cover(drawn_layouts(test_seed(), 20000), test_seed()));
 }
 
 TEST_CASE("every mesh of up to 16 ranks with experts trains as one rank does", "[full][layouts][moe]") {
