@@ -411,6 +411,16 @@ void check_parameters(Review& review) {
         "{}, with {} layers, {} heads of {} and an MLP {} wide, makes more than 2^50 parameters; choose less",
         model.hidden_size, model.layers, model.heads, model.head_dim, model.ffn_hidden_size);
   }
+  if (!model.moe || !review.sound({"model.moe.experts", "model.moe.shared_experts", "model.moe.ffn_hidden_size"}))
+    return;
+  const Moe& moe = *model.moe;
+  if (product({model.layers, moe.experts + moe.shared_experts, model.hidden_size, moe.ffn_hidden_size}) >
+      kMostElements) {
+    review.problem({"model.moe.experts", "model.moe.ffn_hidden_size"},
+                   "{} and {} shared ones in {} layers, each model.hidden_size ({}) by model.moe.ffn_hidden_size ({}), "
+                   "make more than 2^50 parameters; choose less",
+                   moe.experts, moe.shared_experts, model.layers, model.hidden_size, moe.ffn_hidden_size);
+  }
 }
 
 void check_activations(Review& review) {

@@ -54,6 +54,13 @@ class ThreadsAndMpi(CommandLineTest):
         self.check_equal(8, 1, "mesh.cp=2", "mesh.tp=2", "model.dropout=0.1", "data.end_of_document=32",
                          "data.document_mask=true", "data.mask_end_of_document=true")
 
+    def test_a_mesh_with_experts(self):
+        self.check_equal(8, 1, "mesh.tp=2", "mesh.ep=2", "model.moe.experts=4", "model.moe.capacity_factor=1.0",
+                         "model.moe.shared_experts=1")
+
+    def test_experts_on_the_stages_of_a_pipeline(self):
+        self.check_equal(8, 0, "mesh.pp=2", "mesh.ep=4", "model.moe.experts=4", "model.moe.balance=bias")
+
 
 class DataRanks(CommandLineTest):
     """Field reports B34 and B55."""

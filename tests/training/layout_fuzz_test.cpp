@@ -51,6 +51,7 @@ Sizes draw_sizes(Draws& draws) {
     sizes = {.dp = draws.between(1, 4),
              .tp = draws.between(1, 4),
              .pp = draws.between(1, 4),
+             .ep = draws.one_of({1, 1, 2, 3, 4}),
              .cp = draws.once_in(2) ? draws.between(2, 4) : 1};
   } while (sizes.ranks() > kMostRanks);
   return sizes;
@@ -107,9 +108,23 @@ Drawn draw_layout(uint64_t seed, uint64_t number) {
       ++split[static_cast<size_t>(draws.between(0, std::ssize(split) - 1))];
     set("parallel.pipeline.layers_per_stage", fmt::format("[{}]", fmt::join(split, ", ")));
   }
+  if (draws.once_in(2)) {
+    const int64_t experts = draws.mostly_multiple(sizes.ep, 3);
+    set("model.moe.experts", experts);
+    set("model.moe.top_k", draws.once_in(12) ? draws.between(1, 4) : draws.between(1, std::min<int64_t>(experts, 4)));
+    if (draws.once_in(2)) set("model.moe.ffn_hidden_size", draws.mostly_multiple(sizes.tp, 12));
+    set("model.moe.every", draws.once_in(12) ? draws.between(1, 4) : draws.between(1, layers));
+    set("model.moe.shared_experts", draws.between(0, 2));
+    set("model.moe.normalize_top_k", draws.once_in(2));
+    set("model.moe.routing", draws.once_in(4) ? "round_robin" : "learned");
+    set("model.moe.balance", draws.one_of({"aux_loss", "bias", "none"}));
+    set("model.moe.aux_loss_weight", 0.1);
+    set("model.moe.z_loss_weight", draws.one_of({0.0, 0.01}));
+    if (draws.once_in(3)) set("model.moe.capacity_factor", draws.one_of({0.5, 1.0, 1.3}));
+  }
   const int64_t micro_batch = draws.between(1, 2);
   set("train.micro_batch_size", micro_batch);
-  set("train.global_batch_size", draws.mostly_multiple(micro_batch * sizes.dp, 3));
+  set("train.global_batch_size", draws.mostly_multiple(micro_batch * sizes.dp * sizes.ep, 3));
   set("parallel.zero.stage", draws.between(0, 1));
   set("parallel.zero.overlap", draws.once_in(2));
   set("parallel.zero.bucket_mb", draws.one_of({0.001, 0.01, 1.0}));
@@ -120,6 +135,7 @@ Drawn draw_layout(uint64_t seed, uint64_t number) {
   set("mesh.tp", sizes.tp);
   set("mesh.pp", sizes.pp);
   set("mesh.cp", sizes.cp);
+  set("mesh.ep", sizes.ep);
   return drawn;
 }
 
