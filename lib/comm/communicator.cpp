@@ -61,6 +61,7 @@ void Handle::wait() {
 void Handle::host_wait() {
   if (!operation_) return;
   communicator_->wait(*operation_, Communicator::Until::happened);
+  operation_->join();
   operation_.reset();
 }
 
@@ -170,9 +171,11 @@ Handle Communicator::post(const std::shared_ptr<Operation>& operation) {
   } else if (operation->joined()) {
     return {};
   }
-  // The last handle gone while an exception unwinds: the operands die next.
+  // The last handle is gone. While an exception unwinds the operands die next; else they are handed on next, in the
+  // device's order.
   const auto abandon = [this, operation](Operation*) {
-    if (std::uncaught_exceptions() > 0) withdraw_all();
+    if (std::uncaught_exceptions() > 0) return withdraw_all();
+    QUINTET_CHECK(operation->joined(), "nobody waited for {}", operation->describe());
   };
   return {*this, std::shared_ptr<Operation>(operation.get(), abandon)};
 }

@@ -41,7 +41,8 @@ class Operation {
 };
 
 // A claim on a posted operation. Every handle is waited for; an empty one is done. Where an exception destroys the last
-// copy, the operation is withdrawn: let handles die before the operands.
+// copy, the operation is withdrawn: let handles die before the operands. On a device nothing else destroys it before
+// the operation is done.
 class Handle {
  public:
   Handle() = default;
