@@ -170,8 +170,14 @@ class KernelBench {
       std::vector<const std::byte*> pieces;
       for (const Tensor& piece : {a, b, c, d}) pieces.push_back(static_cast<const std::byte*>(piece.data()));
       auto* total = static_cast<std::byte*>(e.data());
-      moves("sum of 4 buffers", 5 * a.bytes(),
-            [&] { device_->queue()->sum_pieces(dtype_, pieces, total, e.elements()); });
+      // As communication does it, on a queue of its own.
+      device::WorkQueue& queue = *device_->queue();
+      const std::unique_ptr<device::SideQueue> side = queue.branch();
+      moves("sum of 4 buffers", 5 * a.bytes(), [&] {
+        side->wait_for(*queue.fence());
+        side->sum_pieces(dtype_, pieces, total, e.elements());
+        queue.wait_for(*side->fence());
+      });
     }
     const device::ArenaScope scope(arena_);
     const Tensor narrow = random(DType::bf16, shape), wide = random(DType::fp32, shape);

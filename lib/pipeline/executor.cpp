@@ -167,7 +167,8 @@ model::Pass Executor::pass(InFlight& in_flight, const Execution& execution, cons
 }
 
 Executor::ParcelPointer Executor::take_parcel() {
-  for (size_t i = 0; i < sending_.size(); ++i) {
+  // The message posted last is left on its way: a device would have to wait for it before it goes on.
+  for (size_t i = 0; i + 1 < sending_.size(); ++i) {
     if (!sending_[i]->transfer.done()) continue;
     free_.push_back(std::move(sending_[i]));
     sending_.erase(sending_.begin() + static_cast<std::ptrdiff_t>(i--));

@@ -35,7 +35,11 @@ std::unique_ptr<comm::DeviceGroups> make_rank_groups(comm::Communicator& communi
   communicator.world()
       .all_reduce(Tensor(&keeps_off, DType::i64, {1}), comm::Reduction::max, "whether ranks share a GPU")
       .wait();
-  return keeps_off != 0 ? nullptr : comm::make_nccl_groups(*device.queue());
+  std::unique_ptr<comm::DeviceGroups> groups;
+  if (keeps_off == 0) groups = comm::make_nccl_groups(*device.queue());
+  if (!groups && device.queue() != nullptr && communicator.carries_device_memory())
+    device::reach_gpus(device, static_cast<int>(std::min<int64_t>(placement.local_size, device::cuda_devices())));
+  return groups;
 }
 
 int64_t available_bytes(const device::Device& device, const comm::Placement& placement, int64_t host_bytes) {
