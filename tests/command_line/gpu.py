@@ -1,5 +1,8 @@
 """device.kind: what a GPU is, where there is one and where there is none."""
 
+import os
+import unittest.mock
+
 import harness
 from harness import CommandLineTest
 
@@ -26,6 +29,19 @@ class Gpu(CommandLineTest):
         text = self.quintet("--version").out
         self.assertIn("CUDA 13.0 (emulated), cuBLASLt 13.0.0", text)
         self.assertIn("emulated GPU (sm_90", text)
+
+    def test_one_that_cannot_be_used_is_named_with_the_reason(self):
+        for variable, value, reason in (
+                ("DRIVER", 0, "no NVIDIA driver is installed"),
+                ("DRIVER", 12040, "the NVIDIA driver offers CUDA 12.4, which is too old for 13.0; update the driver"),
+                ("DEVICES", 0, "no GPU is visible (cudaErrorNoDevice)"),
+                ("CAPABILITY", 75, "GPU 0, emulated GPU (sm_75, 69 GB), is too old; sm_80 is the oldest that can be used")):
+            with unittest.mock.patch.dict(os.environ, {f"QUINTET_EMULATION_{variable}": str(value)}):
+                self.assertTrue(self.quintet("--version").out.endswith(f"; {reason}\n"))
+                self.assert_error(self.train("device.kind=cuda"), 2,
+                                  f"device.kind: cuda cannot be had: {reason}; or choose cpu")
+                self.assert_error(self.quintet("bench", "kernels", "--tiny"), 2, reason)
+                self.assertIn("CPU, 1 thread", self.train("train.steps=1").out)
 
     def test_auto_takes_it_and_ranks_that_share_it_train_as_the_cpu(self):
         losses = {}

@@ -18,6 +18,8 @@
 
 namespace quintet::gpu_emulator {
 
+constexpr int kVersion = 13000;  // of CUDA, as it writes it
+
 struct Operation {
   std::function<std::string()> run;    // empty, or a report
   std::function<bool()> ready;         // none: at once
@@ -47,6 +49,9 @@ class Machine {
 
   int devices() const { return devices_; }
   void set_devices(int devices) { devices_ = devices; }
+  // The CUDA that the driver offers, 0 without a driver; ten times the devices' compute capability.
+  int driver() const { return driver_; }
+  int capability() const { return capability_; }
 
   cudaStream_t create_stream(int device);
   bool destroy_stream(cudaStream_t stream);
@@ -91,6 +96,7 @@ class Machine {
   void keep_fault(const std::string& report);
 
   std::atomic<int> devices_ = 1;
+  const int driver_, capability_;
   std::atomic<uint64_t> seed_ = 0;
   std::mutex mutex_;
   std::condition_variable changed_;
