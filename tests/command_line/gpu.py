@@ -1,12 +1,24 @@
 """device.kind: what a GPU is, where there is one and where there is none."""
 
 import os
+import pathlib
+import subprocess
 import unittest.mock
 
 import harness
 from harness import CommandLineTest
 
+SCRIPTS = pathlib.Path(__file__).resolve().parents[2] / "scripts"
+
 SMALL = ("model.seq_length=8", "model.heads=2", "train.global_batch_size=4", "train.eval_steps=1")
+
+
+def gpu_check(verb):
+    """scripts/gpu_check with the tested binary in place of the carried one, on sizes for an emulated GPU."""
+    environment = {**os.environ, "QUINTET_GPU_CHECK_BINARY": harness.BINARY, "QUINTET_GPU_CHECK_TINY": "1",
+                   "QUINTET_SHARED_CORES": "1"}
+    return subprocess.run([SCRIPTS / "gpu_check", verb], env=environment, stdin=subprocess.DEVNULL, capture_output=True,
+                          text=True, timeout=400)
 
 
 class WithoutCuda(CommandLineTest):
@@ -22,6 +34,13 @@ class WithoutCuda(CommandLineTest):
 
     def test_kernels_cannot_be_measured(self):
         self.assert_error(self.quintet("bench", "kernels"), 2, "this build has no CUDA; build with")
+
+    def test_the_check_says_so_in_one_line(self):
+        for verb in ("train", "run"):
+            result = gpu_check(verb)
+            self.assertEqual((result.returncode, result.stdout), (2, ""), result)
+            self.assertEqual(result.stderr, "scripts/gpu_check: nothing can be run on a GPU here: this build has no CUDA; "
+                             "build with cmake --preset cuda where the CUDA toolkit is installed\n")
 
 
 class Gpu(CommandLineTest):
@@ -83,6 +102,19 @@ class Gpu(CommandLineTest):
             self.assertIn(f"swiglu, forward {swiglu} bytes", lines)
             self.assertIn(f"AdamW {adamw} bytes", lines)
             self.assertIn("product, backward, weight 524288 FLOPs", lines)
+
+
+class GpuCheck(CommandLineTest):
+    def test_layouts_and_whole_steps_are_tried_and_shown(self):
+        result = gpu_check("train")
+        self.assertEqual((result.returncode, result.stderr), (0, ""), result)
+        for dtype in ("fp32", "bf16"):
+            self.assertIn(f"== every layout against one rank, {dtype}, ranks share the GPU\n| mesh |", result.stdout)
+        for row in ("dp 2", "tp 2", "pp 2, pipeline.schedule=gpipe", "dp 2, tp 2, pp 2, zero.stage=0"):
+            self.assertEqual(result.stdout.count(f"| {row} |"), 2, result.stdout)
+        for model in ("gpt2_124m", "gpt2_1.5b", "llama_1b"):
+            self.assertRegex(result.stdout, rf"== whole steps of {model} in bf16.*\n1 ranks of .* tokens/s")
+        self.assertIn("all steps passed", result.stdout)
 
 
 class GpuOverMpi(CommandLineTest):
