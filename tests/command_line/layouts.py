@@ -1,5 +1,7 @@
 """What the number of ranks and the way of launching them must not change."""
 
+import subprocess
+
 import harness
 from harness import CommandLineTest
 
@@ -121,6 +123,38 @@ class Evaluation(CommandLineTest):
         self.assertEqual(len(runs[0]), 20)
         self.assertEqual(runs[0], runs[2])
         self.assertEqual(runs[0], runs[5])
+
+
+class CompareLayouts(CommandLineTest):
+    def compare(self, binary):
+        command = [harness.LAUNCH.parent / "compare_layouts", "--binary", binary, "--config", self.config, "--layouts", "few",
+                   "--steps", "3", "--check"]
+        return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=harness.DEADLINE)
+
+    def test_equal_layouts_pass(self):
+        result = self.compare(harness.BINARY)
+        self.assertEqual((result.returncode, result.stderr), (0, ""), result)
+        self.assertRegex(result.stdout, r"\n\| dp 2, tp 2, pp 2, zero.stage=0 \| 8 \| \d\.\d{12} \| \d\.\d{12} \|")
+        self.assertNotIn("too far", result.stdout)
+
+    def test_one_that_trains_to_other_numbers_is_found(self):
+        other = self.folder / "quintet"
+        other.write_text(f'#!/bin/sh\ncase "$*" in *"--ranks 8 "*) set -- "$@" run.seed=8 ;; esac\n'
+                         f'exec {harness.BINARY} "$@"\n')
+        other.chmod(0o755)
+        result = self.compare(other)
+        self.assertEqual(result.returncode, 1, result)
+        far = [line for line in result.stdout.splitlines() if "too far" in line]
+        self.assertEqual(len(far), 1, result.stdout)
+        self.assertIn("dp 2, tp 2, pp 2", far[0])
+
+    def test_one_that_fails_is_found(self):
+        other = self.folder / "quintet"
+        other.write_text(f'#!/bin/sh\ncase "$*" in *"--ranks 8 "*) exit 6 ;; esac\nexec {harness.BINARY} "$@"\n')
+        other.chmod(0o755)
+        result = self.compare(other)
+        self.assertEqual(result.returncode, 1, result)
+        self.assertIn("| dp 2, tp 2, pp 2, zero.stage=0 | 8 | failed |", result.stdout)
 
 
 if __name__ == "__main__":

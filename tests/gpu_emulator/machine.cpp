@@ -38,6 +38,8 @@ thread_local Draws draws;
 
 Machine::Machine()
     : devices_(static_cast<int>(number_from_environment("QUINTET_EMULATION_DEVICES", 1))),
+      driver_(static_cast<int>(number_from_environment("QUINTET_EMULATION_DRIVER", kVersion))),
+      capability_(static_cast<int>(number_from_environment("QUINTET_EMULATION_CAPABILITY", 90))),
       seed_(number_from_environment("QUINTET_EMULATION_SEED", 0)) {}
 
 Machine& Machine::instance() {

@@ -22,6 +22,8 @@
 
 namespace quintet::gpu_emulator {
 
+constexpr int kVersion = 13000;  // of CUDA, as it writes it
+
 struct Operation {
   std::function<std::string()> run;    // empty, or a report
   std::function<bool()> ready;         // none: at once
@@ -56,6 +58,9 @@ class Machine {
   int devices() const { return devices_; }
   // They have no access to each other's memory at first.
   void set_devices(int devices);
+  // The CUDA that the driver offers, 0 without a driver; ten times the devices' compute capability.
+  int driver() const { return driver_; }
+  int capability() const { return capability_; }
 
   void set_peers(bool can_reach);
   bool can_reach(int device, int peer) const { return peers_ && device != peer; }
@@ -111,6 +116,7 @@ class Machine {
   void keep_fault(const std::string& report);
 
   std::atomic<int> devices_ = 1;
+  const int driver_, capability_;
   std::atomic<bool> peers_ = true;
   std::atomic<uint64_t> seed_ = 0;
   std::mutex mutex_;

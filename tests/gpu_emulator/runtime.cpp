@@ -19,7 +19,6 @@ namespace {
 using namespace quintet::gpu_emulator;
 
 constexpr size_t kDeviceBytes = size_t{64} << 30;
-constexpr int kVersion = 13000;
 
 struct LastError {
   cudaError_t code = cudaSuccess;
@@ -152,12 +151,16 @@ cudaError_t cudaGetLastError() {
 }
 
 cudaError_t cudaDriverGetVersion(int* version) {
+  *version = machine().driver();
+  return cudaSuccess;
+}
+cudaError_t cudaRuntimeGetVersion(int* version) {
   *version = kVersion;
   return cudaSuccess;
 }
-cudaError_t cudaRuntimeGetVersion(int* version) { return cudaDriverGetVersion(version); }
 
 cudaError_t cudaGetDeviceCount(int* count) {
+  if (machine().driver() < kVersion) return refuse(cudaErrorInsufficientDriver, "the emulated driver is too old");
   *count = machine().devices();
   return *count > 0 ? cudaSuccess : refuse(cudaErrorNoDevice, "no CUDA-capable device is emulated");
 }
@@ -184,7 +187,8 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   properties->sharedMemPerBlockOptin = kMaxSharedBytes;
   properties->maxThreadsPerBlock = static_cast<int>(kMaxThreads);
   properties->warpSize = warpSize;
-  properties->major = 9;
+  properties->major = machine().capability() / 10;
+  properties->minor = machine().capability() % 10;
   properties->multiProcessorCount = 4;
   properties->pciBusID = device + 1;
   return cudaSuccess;
