@@ -33,7 +33,7 @@ Tensor chunk_starts(const ContextAttention& layer, size_t index);
 struct WideSum {
   Tensor sum, result;
 
-  WideSum(const ContextAttention& layer, DType arithmetic, Tensor result);
+  WideSum(const ContextAttention& layer, DType arithmetic, Tensor to);
   void round(device::Device& device) const;
 };
 
