@@ -23,7 +23,7 @@ T softmax(const T* logits, int64_t count, T* probabilities) {
   return maximum + std::log(sum);
 }
 
-// The largest scores in descending order; NaN counts as the smallest.
+// The largest scores in descending order; experts that differ, even where scores are NaN.
 template <typename T>
 void choose_largest(const T* probabilities, const T* bias, int64_t experts, int64_t top_k, int32_t* chosen) {
   const auto score = [&](int64_t e) { return bias == nullptr ? probabilities[e] : probabilities[e] + bias[e]; };
