@@ -207,9 +207,7 @@ double relative_distance(const std::vector<double>& a, const std::vector<double>
 
 }  // namespace
 
-std::string Sizes::text() const {
-  return fmt::format("dp {}, tp {}, pp {}, ep {}, cp {}", dp, tp, pp, ep, cp);
-}
+std::string Sizes::text() const { return fmt::format("dp {}, tp {}, pp {}, ep {}, cp {}", dp, tp, pp, ep, cp); }
 
 config::Config tiny_config(const std::vector<std::string>& overrides, int64_t ranks) {
   return config::load_from_string(kTinyModel, "tiny.yaml", overrides, ranks);
