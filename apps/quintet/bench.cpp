@@ -229,9 +229,9 @@ double peak_of_gpus(const config::Config& config, comm::Communicator& communicat
   double peak = 0;
   if (placement.rank == 0) {
     const bool rounded = config.precision.compute == config::ComputeType::bf16;
-    const int64_t gpus = std::min<int64_t>(placement.local_size, device::cuda_devices());
-    peak = best_product(device, rounded ? DType::bf16 : DType::fp32) *
-           static_cast<double>(gpus * (placement.world_size / placement.local_size));
+    const int64_t nodes = placement.world_size / placement.local_size;
+    const int64_t gpus = nodes * std::min<int64_t>(placement.local_size, device::cuda_devices());
+    peak = static_cast<double>(gpus) * best_product(device, rounded ? DType::bf16 : DType::fp32);
   }
   communicator.world().barrier();
   return peak;
