@@ -148,6 +148,9 @@ TEST_CASE("context ranks know the positions and identities of their tokens", "[q
 
 TEST_CASE("many context ranks train as one rank does", "[quick][layouts][context]") {
   require_equal_to_one_rank(with(kThin, {"model.heads=8", "model.kv_heads=4"}), {{.cp = 8}});
+  // Messages that keep their sender waiting until they are taken.
+  require_equal_to_one_rank(with(kThin, {"model.heads=8", "model.seq_length=64", "train.micro_batch_size=8"}),
+                            {{.cp = 8}});
 }
 
 TEST_CASE("odd numbers of context ranks train as one rank does", "[quick][layouts][context]") {
