@@ -54,8 +54,10 @@ struct AttentionBackwardArgs {
   const float* log_sum_exp = nullptr;
   HeadTensor<T> d_query, d_key, d_value;
   bool accumulate = false;
-  void* workspace = nullptr;  // attention_backward_workspace(shape) bytes, 16-byte aligned
+  void* workspace = nullptr;  // attention_backward_workspace<T>(shape) bytes, 16-byte aligned
 };
+// Two floats for each row and head; with bfloat16 also its gradient in fp32.
+template <typename T>
 int64_t attention_backward_workspace(const AttentionShape& shape);
 template <typename T>
 void attention_backward(const AttentionBackwardArgs<T>& args, cudaStream_t stream);

@@ -149,7 +149,7 @@ DeviceResults<T> on_device(const Case<T>& c) {
   forward.output = of_query(output.data());
   forward.log_sum_exp = log_sum_exp;
   kernels::cuda::attention_forward(forward, stream);
-  const DeviceArray<uint8_t> workspace(kernels::cuda::attention_backward_workspace(c.shape));
+  const DeviceArray<uint8_t> workspace(kernels::cuda::attention_backward_workspace<T>(c.shape));
   kernels::cuda::AttentionBackwardArgs<T> backward;
   backward.shape = forward.shape;
   backward.query = forward.query;
@@ -356,6 +356,19 @@ TEMPLATE_TEST_CASE("attention does not cross document starts", "[quick][attentio
     c.starts[5] = static_cast<int32_t>(first + 6);  // sees nothing
     require_good(c);
   }
+}
+
+// Blocks of the backward kernel add to the gradients of the same queries: three tiles of keys, of which some documents
+// see but one or two.
+TEST_CASE("blocks of keys take turns at the gradients of queries", "[quick][attention]") {
+  constexpr int64_t kRows = 300;
+  for (const bool documents : {false, true}) {
+    CAPTURE(documents);
+    auto c = random_case<bfloat16>({1, 2, 1, kRows, kRows, 16});
+    for (int64_t q = 0; documents && q < kRows; ++q) c.starts.push_back(q < 120 ? 0 : q < 290 ? 120 : 290);
+    require_good(c);
+  }
+  require_good(random_case<bfloat16>({1, 1, 1, 70, 130, 256, 60, 0}));
 }
 
 // Scores of zero give weights of a power of two; whole values then have exact averages.

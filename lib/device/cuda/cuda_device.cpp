@@ -498,8 +498,8 @@ void CudaDevice::attention_backward(const AttentionBackward& op) {
   require(op.d_query, op.query.shape(), "d_query");
   require(op.d_key, op.key.shape(), "d_key");
   require(op.d_value, op.key.shape(), "d_value");
-  void* scratch = workspace(kernels::attention_backward_workspace(shape));
   visit_element_type(op.query.dtype(), [&]<typename T>() {
+    void* scratch = workspace(kernels::attention_backward_workspace<T>(shape));
     kernels::attention_backward<T>({.shape = shape,
                                     .query = head_tensor<const T>(op.query),
                                     .key = head_tensor<const T>(op.key),
