@@ -5,6 +5,7 @@
 
 #include <catch2/catch.hpp>
 
+#include "lib/base/dtype.h"
 #include "tests/gpu_emulator/emulator.h"
 #include "tests/support/training_run.h"
 
@@ -73,6 +74,22 @@ TEST_CASE("in bf16 a GPU differs from the CPU by roundings", "[quick][cuda][bf16
     for (const Sizes& sizes : {Sizes{}, Sizes{.tp = 2}}) {
       INFO(sizes.text());
       require_within_roundings(train_on_gpu(rounded, sizes), one, exact);
+    }
+  }
+}
+
+TEST_CASE("gradients are kept in bf16 on a GPU as on the CPU", "[quick][cuda][bf16]") {
+  for (const Overrides& family : {kGpt2, kQwen3}) {
+    const Overrides model = with(family, kFewer);
+    const Overrides rounded = with(model, {"precision.compute=bf16", "precision.gradients=bf16"});
+    const Run exact = train(with(model, {"device.kind=cpu"}));
+    const Run one = train(with(rounded, {"device.kind=cpu"}));
+    const Run run = train_on_gpu(rounded, {.dp = 2});
+    require_within_roundings(run, one, exact);
+    for (const auto& [name, values] : run.gradients) {
+      INFO(name);
+      for (const double value : values)
+        REQUIRE(static_cast<double>(static_cast<float>(bfloat16(static_cast<float>(value)))) == value);
     }
   }
 }

@@ -92,8 +92,8 @@ class CudaDevice : public Device, public WorkQueue {
 
   void embedding_forward(const EmbeddingForward& op) override {
     require_rank(op.output, 2, "output");
-    const kernels::EmbeddingArgs args =
-        embedding_args(op.tokens, op.vocabulary_start, op.positions, op.output, op.table, op.position_table);
+    const auto args = embedding_operands<kernels::EmbeddingArgs>(op.tokens, op.vocabulary_start, op.positions,
+                                                                 op.output, op.table, op.position_table);
     visit_element_type(op.output.dtype(), [&]<typename T>() {
       kernels::embedding_forward<T>(args, op.table.as<T>(), op.position_table.as<T>(), op.output.as<T>(), stream_);
     });
@@ -101,11 +101,11 @@ class CudaDevice : public Device, public WorkQueue {
 
   void embedding_backward(const EmbeddingBackward& op) override {
     require_rank(op.d_output, 2, "d_output");
-    const kernels::EmbeddingArgs args = embedding_args(op.tokens, op.vocabulary_start, op.positions, op.d_output,
-                                                       op.table_gradient, op.position_table_gradient);
-    visit_element_type(op.d_output.dtype(), [&]<typename T>() {
-      kernels::embedding_backward<T>(args, op.d_output.as<T>(), op.table_gradient.as<float>(),
-                                     op.position_table_gradient.as<float>(), stream_);
+    const auto args = embedding_operands<kernels::EmbeddingArgs>(
+        op.tokens, op.vocabulary_start, op.positions, op.d_output, op.table_gradient, op.position_table_gradient);
+    visit_with_gradient(op.d_output, op.table_gradient, [&]<typename T, typename G>() {
+      kernels::embedding_backward<T, G>(args, op.d_output.as<T>(), op.table_gradient.as<G>(),
+                                        op.position_table_gradient.as<G>(), stream_);
     });
   }
 
@@ -153,10 +153,10 @@ class CudaDevice : public Device, public WorkQueue {
       require(op.scale_gradient, {shape[2]}, "scale_gradient");
     }
     void* scratch = op.scale ? workspace(kernels::rope_norm_workspace(shape[0], shape[1], shape[2])) : nullptr;
-    visit_element_type(op.gradient.dtype(), [&]<typename T>() {
-      kernels::rope_norm_backward<T>(
+    visit_with_gradient(op.gradient, op.scale_gradient, [&]<typename T, typename G>() {
+      kernels::rope_norm_backward<T, G>(
           rope_norm_args<T>(op.gradient, op.scale, 0, op.cosine, op.sine, op.positions, op.inverse_rms),
-          op.input.as<T>(), op.inverse_rms.as<float>(), op.gradient.as<T>(), op.scale_gradient.as<float>(), scratch,
+          op.input.as<T>(), op.inverse_rms.as<float>(), op.gradient.as<T>(), op.scale_gradient.as<G>(), scratch,
           stream_);
     });
   }
@@ -165,10 +165,7 @@ class CudaDevice : public Device, public WorkQueue {
   void attention_backward(const AttentionBackward& op) override;
 
   void cross_entropy_statistics(const CrossEntropyStatistics& op) override {
-    const Shape rows = {op.targets.elements()};
-    require(op.maximum, rows, "maximum");
-    require(op.sum_exp, rows, "sum_exp");
-    require(op.target_logit, rows, "target_logit");
+    require_statistics(op);
     visit_element_type(op.logits.dtype(), [&]<typename T>() {
       kernels::cross_entropy_statistics(cross_entropy_args<T>(op.logits, op.targets, op.vocabulary_start, op.valid),
                                         op.maximum.as<float>(), op.sum_exp.as<float>(), op.target_logit.as<float>(),
@@ -188,9 +185,9 @@ class CudaDevice : public Device, public WorkQueue {
   }
 
   void cross_entropy_gradient(const CrossEntropyGradient& op) override {
-    const Shape rows = {op.targets.elements()};
-    require(op.maximum, rows, "maximum");
-    require(op.sum_exp, rows, "sum_exp");
+    require_rank(op.logits, 2, "logits");
+    require(op.maximum, {op.logits.size(0)}, "maximum");
+    require(op.sum_exp, {op.logits.size(0)}, "sum_exp");
     visit_element_type(op.logits.dtype(), [&]<typename T>() {
       kernels::cross_entropy_gradient(cross_entropy_args<T>(op.logits, op.targets, op.vocabulary_start, op.valid),
                                       op.maximum.as<float>(), op.sum_exp.as<float>(), op.scale, stream_);
@@ -354,7 +351,7 @@ void CudaDevice::add_norm_backward(const AddNormBackward& op) {
   require(op.weight_gradient, width, "weight_gradient");
   require_if_present(op.bias_gradient, width, "bias_gradient");
   void* scratch = workspace(kernels::norm_backward_workspace(shape[0], shape[1]));
-  visit_element_type(op.input.dtype(), [&]<typename T>() {
+  visit_with_gradient(op.input, op.weight_gradient, [&]<typename T, typename G>() {
     const kernels::NormBackwardArgs<T> args = {.norm = kind_of(op.kind),
                                                .rows = shape[0],
                                                .width = shape[1],
@@ -365,8 +362,7 @@ void CudaDevice::add_norm_backward(const AddNormBackward& op) {
                                                .d_output = op.d_output.as<T>(),
                                                .d_input = op.d_residual.as<T>(),
                                                .accumulate = true};
-    kernels::norm_backward_parameters(args, op.weight_gradient.as<float>(), op.bias_gradient.as<float>(), scratch,
-                                      stream_);
+    kernels::norm_backward_parameters(args, op.weight_gradient.as<G>(), op.bias_gradient.as<G>(), scratch, stream_);
     kernels::norm_backward_input(args, stream_);
   });
 }
@@ -466,8 +462,8 @@ void CudaDevice::linear_backward_weight(const LinearBackwardWeight& op) {
   if (!op.bias_gradient) return;
   // cuBLASLt's epilogue would overwrite the gradient, which sums over microbatches.
   void* scratch = workspace(kernels::bias_gradient_workspace(rows, outputs));
-  visit_element_type(op.d_output.dtype(), [&]<typename T>() {
-    kernels::bias_gradient<T>(rows, outputs, op.d_output.as<T>(), op.bias_gradient.as<float>(), scratch, stream_);
+  visit_with_gradient(op.d_output, op.bias_gradient, [&]<typename T, typename G>() {
+    kernels::bias_gradient<T, G>(rows, outputs, op.d_output.as<T>(), op.bias_gradient.as<G>(), scratch, stream_);
   });
 }
 
