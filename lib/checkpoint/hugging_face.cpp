@@ -102,7 +102,8 @@ std::vector<int64_t> fused_shape(const HuggingFaceTensor& tensor) {
   std::vector<int64_t> shape = tensor.sources.front().shape;
   shape.front() = 0;
   for (const TensorEntry& source : tensor.sources) {
-    QUINTET_CHECK(source.shape.size() == shape.size() && (shape.size() == 1 || source.shape.back() == shape.back()),
+    QUINTET_CHECK(source.dtype == tensor.entry.dtype && source.shape.size() == shape.size() &&
+                      (shape.size() == 1 || source.shape.back() == shape.back()),
                   "{} does not fit beside {}", source.name, tensor.sources.front().name);
     shape.front() += source.shape.front();
   }
@@ -302,8 +303,7 @@ std::vector<HuggingFaceTensor> hugging_face_tensors(const config::Model& model,
   std::vector<HuggingFaceTensor> tensors;
   std::map<std::string, size_t> index;
   for (const TensorEntry& parameter : parameters) {
-    QUINTET_CHECK(!parameter.shape.empty() && parameter.dtype == parameters.front().dtype,
-                  "{} is a scalar or of another type than the rest", parameter.name);
+    QUINTET_CHECK(!parameter.shape.empty(), "{} is a scalar", parameter.name);
     HuggingFaceTensor tensor{{parameter.name, parameter.dtype, {}}, {}, false};
     if (architecture != Architecture::quintet) {
       const ParameterName name = split(parameter.name);

@@ -15,10 +15,7 @@ struct Unbuilt {
 };
 
 constexpr std::array kUnbuilt = {
-    Unbuilt{"mesh.ep", [](const Config& c) { return c.mesh.ep > 1; }, "1"},
     Unbuilt{"mesh.cp", [](const Config& c) { return c.mesh.cp > 1; }, "1"},
-    Unbuilt{"model.moe", [](const Config& c) { return c.model.moe.has_value(); },
-            "a dense model, without this section"},
     Unbuilt{"parallel.pipeline.schedule",
             [](const Config& c) {
               return c.parallel.pipeline.schedule == PipelineSchedule::interleaved ||

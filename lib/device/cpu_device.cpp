@@ -399,6 +399,78 @@ class CpuDevice : public Device {
     });
   }
 
+  void router_forward(const RouterForward& op) override {
+    const kernels::RouterShape shape =
+        router_shape(op.probabilities, op.experts, op.weights, op.log_sum_exp, op.rows, op.normalize, threads_);
+    require(op.logits, op.probabilities.shape(), "logits");
+    require_if_present(op.selection_bias, {shape.experts}, "selection_bias");
+    visit_compute_type(op.logits.dtype(), [&]<typename T>() {
+      kernels::router_forward(shape, op.logits.as<T>(), op.selection_bias.as<T>(), op.round_robin,
+                              op.probabilities.as<T>(), op.experts.as<int32_t>(), op.weights.as<T>(),
+                              op.log_sum_exp.as<T>());
+    });
+  }
+
+  void router_backward(const RouterBackward& op) override {
+    const RouterLosses& losses = op.losses;
+    const kernels::RouterShape shape = router_shape(losses.probabilities, op.experts, op.weights, losses.log_sum_exp,
+                                                    losses.rows, op.normalize, threads_);
+    require(losses.loads, {losses.loads.size(0), shape.experts}, "loads");
+    require(op.d_weights, op.weights.shape(), "d_weights");
+    require(op.d_logits, losses.probabilities.shape(), "d_logits");
+    visit_compute_type(op.d_logits.dtype(), [&]<typename T>() {
+      kernels::router_backward<T>(shape, {.probabilities = losses.probabilities.as<T>(),
+                                          .chosen = op.experts.as<int32_t>(),
+                                          .weights = op.weights.as<T>(),
+                                          .log_sum_exp = losses.log_sum_exp.as<T>(),
+                                          .d_weights = op.d_weights.as<T>(),
+                                          .loads = losses.loads.as<T>(),
+                                          .balance_scale = op.balance_scale,
+                                          .z_scale = op.z_scale,
+                                          .d_logits = op.d_logits.as<T>()});
+    });
+  }
+
+  void router_losses(const RouterLosses& op, ExactSum& balance, ExactSum& z) override {
+    const kernels::RouterShape shape = router_shape(op.probabilities, op.log_sum_exp, op.rows, threads_);
+    require(op.loads, {op.loads.size(0), shape.experts}, "loads");
+    visit_compute_type(op.probabilities.dtype(), [&]<typename T>() {
+      kernels::router_losses(shape, op.probabilities.as<T>(), op.loads.as<T>(), op.log_sum_exp.as<T>(), balance, z);
+    });
+  }
+
+  void gather_rows(const GatherRows& op) override {
+    require_rank(op.input, 2, "input");
+    const int64_t rows = op.index.elements(), width = op.input.size(1);
+    require(op.output, {rows, width}, "output");
+    visit_storage_type(op.input.dtype(), [&]<typename T>() {
+      kernels::gather_rows(threads_, rows, width, op.input.as<T>(), op.index.as<int32_t>(), op.output.as<T>());
+    });
+  }
+
+  void combine_rows(const CombineRows& op) override {
+    const kernels::CombineShape shape = combine_shape(op.input, op.index, op.output, threads_);
+    require_if_present(op.weights, op.index.shape(), "weights");
+    require_if_present(op.addend, op.output.shape(), "addend");
+    visit_storage_type(op.input.dtype(), [&]<typename T>() {
+      using A = kernels::Arithmetic<T>;
+      kernels::combine_rows(shape, op.input.as<T>(), op.index.as<int32_t>(), op.weights.as<A>(), op.addend.as<A>(),
+                            op.output.as<T>());
+    });
+  }
+
+  void combine_rows_backward(const CombineRowsBackward& op) override {
+    const kernels::CombineShape shape = combine_shape(op.input, op.index, op.d_output, threads_);
+    require(op.weights, op.index.shape(), "weights");
+    require(op.d_input, op.input.shape(), "d_input");
+    require(op.d_weights, op.index.shape(), "d_weights");
+    visit_storage_type(op.input.dtype(), [&]<typename T>() {
+      using A = kernels::Arithmetic<T>;
+      kernels::combine_rows_backward(shape, op.input.as<T>(), op.index.as<int32_t>(), op.weights.as<A>(),
+                                     op.d_output.as<T>(), op.d_input.as<T>(), op.d_weights.as<A>());
+    });
+  }
+
   void adamw(std::span<const AdamwSpan> spans, const AdamwStep& step) override {
     QUINTET_CHECK(step.update >= 1, "update {}", step.update);
     for (const AdamwSpan& span : spans) {

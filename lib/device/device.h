@@ -188,6 +188,71 @@ struct CrossEntropyGradient {
   double scale = 1;         // 1 / tokens counted in the global batch
 };
 
+// A router's choice of K of E experts for each row (Shazeer et al. 2017): probabilities = softmax(logits); the experts
+// of largest probability + selection_bias, ties to the lower index, or with round_robin expert (p * K + j) mod E for
+// choice j at position p; weights = their probabilities, with `normalize` scaled to the sum 1. All but `experts` is in
+// the type of statistics.
+struct RouterRows {
+  Tensor identities;            // i64 [T]: sample ordinal * sequence length + position
+  int64_t sequence_length = 1;  // S
+  int64_t first_ordinal = 0;    // of the microbatch's sequences
+};
+struct RouterForward {
+  Tensor logits;          // [T, E]
+  Tensor selection_bias;  // [E], or absent
+  bool round_robin = false;
+  bool normalize = false;
+  RouterRows rows;
+  Tensor probabilities;  // [T, E]
+  Tensor experts;        // i32 [T, K]
+  Tensor weights;        // [T, K]
+  Tensor log_sum_exp;    // [T]
+};
+
+// The two losses of a router: the sum of probabilities[t, e] * loads[sequence of t, e], and of log_sum_exp[t]^2.
+struct RouterLosses {
+  Tensor probabilities;  // [T, E]
+  Tensor loads;          // [B, E]
+  Tensor log_sum_exp;    // [T]
+  RouterRows rows;
+};
+
+// d_logits of what uses the weights and of both losses times their scales.
+struct RouterBackward {
+  RouterLosses losses;
+  double balance_scale = 0, z_scale = 0;
+  bool normalize = false;
+  Tensor experts, weights;  // forward's
+  Tensor d_weights;         // [T, K]
+  Tensor d_logits;          // [T, E]
+};
+
+// output[i] = input[index[i]], a row of zeros where index is -1.
+struct GatherRows {
+  Tensor input;   // [R, H]
+  Tensor index;   // i32 [N]
+  Tensor output;  // [N, H]
+};
+
+// output[t] = addend[t] + sum over j of weights[t, j] * input[index[t, j]], added in the type of arithmetic and rounded
+// once; -1 adds nothing.
+struct CombineRows {
+  Tensor input;    // [R, H]
+  Tensor index;    // i32 [T, K]
+  Tensor weights;  // [T, K], in the type of arithmetic; absent: 1
+  Tensor addend;   // [T, H], in the type of arithmetic; absent: 0
+  Tensor output;   // [T, H]
+};
+
+// d_input[index[t, j]] = weights[t, j] * d_output[t], rows that no index names left alone, none named twice;
+// d_weights[t, j] = d_output[t] . input[index[t, j]], 0 where index is -1.
+struct CombineRowsBackward {
+  Tensor input, index, weights;
+  Tensor d_output;   // [T, H]
+  Tensor d_input;    // [R, H]
+  Tensor d_weights;  // [T, K]
+};
+
 // One contiguous run of a parameter's elements in the optimizer's flat buffers.
 struct AdamwSpan {
   Tensor weight, gradient, first_moment, second_moment;  // as many elements each
@@ -247,6 +312,14 @@ class Device {
   virtual void cross_entropy_gradient(const CrossEntropyGradient& op) = 0;
   // Adds maximum + log(sum_exp) - target_logit of each counted row to `sum`, order-free.
   virtual void cross_entropy_sum(const CrossEntropyStatistics& op, ExactSum& sum) = 0;
+
+  virtual void router_forward(const RouterForward& op) = 0;
+  virtual void router_backward(const RouterBackward& op) = 0;
+  // Adds both losses, order-free.
+  virtual void router_losses(const RouterLosses& op, ExactSum& balance, ExactSum& z) = 0;
+  virtual void gather_rows(const GatherRows& op) = 0;
+  virtual void combine_rows(const CombineRows& op) = 0;
+  virtual void combine_rows_backward(const CombineRowsBackward& op) = 0;
 
   virtual void adamw(std::span<const AdamwSpan> spans, const AdamwStep& step) = 0;
   // Adds the squares of all elements to `sum`, order-free.

@@ -13,9 +13,12 @@ Attention::Attention(parallel::ParameterStore& store, std::string name, const co
   const int64_t tensor_ranks = store.mesh().size(Axis::tp);
   const int64_t pieces = config.kv_heads < tensor_ranks ? config.kv_heads : 0;
   const parallel::Init init = matrix_init(config);
-  query_ = Linear(store, name_ + ".query", query_size, hidden, Split::column, config.qkv_bias, init);
-  key_ = Linear(store, name_ + ".key", key_size, hidden, Split::column, config.qkv_bias, init, pieces);
-  value_ = Linear(store, name_ + ".value", key_size, hidden, Split::column, config.qkv_bias, init, pieces);
+  const LinearOptions heads = {.split = Split::column, .bias = config.qkv_bias, .init = init};
+  LinearOptions key_heads = heads;
+  key_heads.pieces = pieces;
+  query_ = Linear(store, name_ + ".query", query_size, hidden, heads);
+  key_ = Linear(store, name_ + ".key", key_size, hidden, key_heads);
+  value_ = Linear(store, name_ + ".value", key_size, hidden, key_heads);
   heads_ = query_.outputs() / head_dim_;
   key_heads_ = key_.outputs() / head_dim_;
   if (config.qk_norm) {
@@ -30,7 +33,8 @@ Attention::Attention(parallel::ParameterStore& store, std::string name, const co
     query_norm_ = &store.add(std::move(query_scale));
     key_norm_ = &store.add(std::move(key_scale));
   }
-  output_ = Linear(store, name_ + ".output", hidden, query_size, Split::row, config.bias, residual_init(config));
+  output_ = Linear(store, name_ + ".output", hidden, query_size,
+                   {.split = Split::row, .bias = config.bias, .init = residual_init(config)});
 }
 
 Shape Attention::heads_shape(const Pass& pass, int64_t heads) const {

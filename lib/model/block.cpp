@@ -17,8 +17,17 @@ Block::Block(parallel::ParameterStore& store, int64_t layer, const config::Confi
     : name_(fmt::format("layers.{}", layer)),
       attention_norm_(store, name_ + ".attention_norm", config),
       attention_(store, name_ + ".attention", config.model, rope),
-      mlp_norm_(store, name_ + ".mlp_norm", config),
-      mlp_(store, name_ + ".mlp", config.model) {}
+      mlp_norm_(store, name_ + ".mlp_norm", config) {
+  if (is_moe_layer(config.model, layer)) {
+    moe_.emplace(store, name_ + ".moe", layer, config);
+  } else {
+    mlp_.emplace(store, name_ + ".mlp", config.model, config.model.ffn_hidden_size);
+  }
+}
+
+void Block::balance(device::Device& device, std::span<const int64_t> loads) const {
+  if (moe_) moe_->router().balance(device, loads);
+}
 
 void Block::forward(Pass& pass, Stream& stream, BlockSaved& saved) const {
   const Tensor attention_input = attention_norm_.forward(pass, stream, saved.attention_norm);
@@ -27,7 +36,11 @@ void Block::forward(Pass& pass, Stream& stream, BlockSaved& saved) const {
   stream.dropout = pass.dropout_at(name_ + ".attention");
 
   const Tensor mlp_input = mlp_norm_.forward(pass, stream, saved.mlp_norm);
-  mlp_.forward(pass, mlp_input, stream.branch, saved.mlp);
+  if (moe_) {
+    moe_->forward(pass, mlp_input, stream.branch, saved.moe);
+  } else {
+    mlp_->forward(pass, mlp_input, stream.branch, saved.mlp);
+  }
   stream.has_branch = true;
   stream.dropout = pass.dropout_at(name_ + ".mlp");
 }
@@ -36,7 +49,12 @@ void Block::backward(Pass& pass, Tensor d_residual, const BlockSaved& saved) con
   const device::ArenaScope scope(pass.scratch);
   const Tensor d_normed = pass.temporary(d_residual.shape());
 
-  mlp_.backward(pass, branch_gradient(pass, d_residual, name_ + ".mlp"), d_normed, saved.mlp);
+  const Tensor d_branch = branch_gradient(pass, d_residual, name_ + ".mlp");
+  if (moe_) {
+    moe_->backward(pass, d_branch, d_normed, saved.moe);
+  } else {
+    mlp_->backward(pass, d_branch, d_normed, saved.mlp);
+  }
   mlp_norm_.backward(pass, d_normed, d_residual, saved.mlp_norm);
   attention_.backward(pass, branch_gradient(pass, d_residual, name_ + ".attention"), d_normed, saved.attention);
   attention_norm_.backward(pass, d_normed, d_residual, saved.attention_norm);

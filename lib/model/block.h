@@ -1,10 +1,13 @@
-// A pre-norm transformer block: x + attention(norm(x)), then x + mlp(norm(x)).
+// A pre-norm transformer block: x + attention(norm(x)), then x + mlp(norm(x)), or a mixture of experts for the MLP.
 #pragma once
 
+#include <optional>
+#include <span>
 #include <string>
 
 #include "lib/model/attention.h"
 #include "lib/model/mlp.h"
+#include "lib/model/moe.h"
 #include "lib/model/norm.h"
 
 namespace quintet::model {
@@ -13,11 +16,15 @@ struct BlockSaved {
   NormSaved attention_norm, mlp_norm;
   AttentionSaved attention;
   MlpSaved mlp;
+  MoeSaved moe;
 };
 
 class Block {
  public:
   Block(parallel::ParameterStore& store, int64_t layer, const config::Config& config, const RopeTable& rope);
+
+  // Moves the balance biases of an MoE layer by a step's loads, [MoE layers of the model, E].
+  void balance(device::Device& device, std::span<const int64_t> loads) const;
 
   // Leaves the MLP's output as the stream's branch.
   void forward(Pass& pass, Stream& stream, BlockSaved& saved) const;
@@ -29,7 +36,8 @@ class Block {
   Norm attention_norm_;
   Attention attention_;
   Norm mlp_norm_;
-  Mlp mlp_;
+  std::optional<Mlp> mlp_;
+  std::optional<Moe> moe_;
 };
 
 }  // namespace quintet::model

@@ -2,14 +2,19 @@
 
 namespace quintet::model {
 
-Linear::Linear(parallel::ParameterStore& store, const std::string& name, int64_t out, int64_t in, Split split,
-               bool bias, parallel::Init init, int64_t pieces)
-    : split_(split) {
-  const bool column = split == Split::column;
-  const parallel::ShardedBy shard = {.axis = Axis::tp, .dimension = column ? 0 : 1, .pieces = pieces};
-  weight_ = &store.add({.name = name + ".weight", .shape = {out, in}, .shards = {shard}, .init = init});
-  if (!bias) return;
-  parallel::ParameterSpec spec{.name = name + ".bias", .shape = {out}, .shards = {}, .init = parallel::Init::zeros()};
+Linear::Linear(parallel::ParameterStore& store, const std::string& name, int64_t out, int64_t in,
+               const LinearOptions& options)
+    : split_(options.split) {
+  const bool column = split_ == Split::column;
+  const parallel::ShardedBy shard = {.axis = Axis::tp, .dimension = column ? 0 : 1, .pieces = options.pieces};
+  weight_ = &store.add({.name = name + ".weight",
+                        .shape = {out, in},
+                        .shards = {shard},
+                        .init = options.init,
+                        .expert = options.expert});
+  if (!options.bias) return;
+  parallel::ParameterSpec spec{
+      .name = name + ".bias", .shape = {out}, .shards = {}, .init = parallel::Init::zeros(), .expert = options.expert};
   if (column) spec.shards = {shard};
   bias_ = &store.add(std::move(spec));
 }

@@ -1,6 +1,7 @@
 // A linear layer: weight [out, in] and bias, and its two backward products.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "lib/model/pass.h"
@@ -11,13 +12,20 @@ namespace quintet::model {
 // How a layer is cut over tp: by output features (column) or input features (row). Shoeybi et al. 2019, section 3.
 enum class Split { column, row };
 
+struct LinearOptions {
+  Split split = Split::column;
+  bool bias = false;
+  parallel::Init init;
+  int64_t pieces = 0;  // the output features are cut into so many only, each held by several ranks (ShardedBy::pieces)
+  std::optional<parallel::Expert> expert;
+};
+
 class Linear {
  public:
   Linear() = default;
-  // Registers `name`.weight [out, in] and, if asked, `name`.bias [out]. With `pieces` the output features are cut into
-  // so many only, each held by several ranks (ShardedBy::pieces).
-  Linear(parallel::ParameterStore& store, const std::string& name, int64_t out, int64_t in, Split split, bool bias,
-         parallel::Init init, int64_t pieces = 0);
+  // Registers `name`.weight [out, in] and, if asked, `name`.bias [out].
+  Linear(parallel::ParameterStore& store, const std::string& name, int64_t out, int64_t in,
+         const LinearOptions& options);
 
   // Output features of this rank.
   int64_t outputs() const { return weight_->shape()[0]; }

@@ -1,24 +1,21 @@
-// The feed-forward layer: y = down(activation(up x)), or down(silu(gate x) * up x) for swiglu (Shazeer 2020). Split by
-// columns, then rows, over tp.
+// The dense feed-forward layer: a FeedForward on rows that tensor ranks gather, its parts summed.
 #pragma once
 
 #include <string>
 
-#include "lib/config/config.h"
-#include "lib/model/linear.h"
+#include "lib/model/feed_forward.h"
 
 namespace quintet::model {
 
 struct MlpSaved {
-  Tensor input;     // [T', H]
-  Tensor gate, up;  // [T, F / tp]: before the activation; gate with swiglu only
-  Tensor hidden;    // [T, F / tp]: after it
+  Tensor input;  // [T', H]
+  FeedForwardSaved inner;
 };
 
 class Mlp {
  public:
-  // `name` is "layers.I.mlp".
-  Mlp(parallel::ParameterStore& store, std::string name, const config::Model& config);
+  // `name` is "layers.I.mlp"; `inner` the inner width.
+  Mlp(parallel::ParameterStore& store, std::string name, const config::Model& config, int64_t inner);
 
   // x: [T', H], kept by the caller; output: [T', H].
   void forward(Pass& pass, Tensor x, Tensor output, MlpSaved& saved) const;
@@ -26,9 +23,7 @@ class Mlp {
 
  private:
   std::string name_;
-  bool gated_;
-  device::Activation activation_ = device::Activation::none;
-  Linear gate_, up_, down_;
+  FeedForward layers_;
 };
 
 }  // namespace quintet::model

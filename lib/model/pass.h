@@ -3,23 +3,29 @@
 
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "lib/base/random.h"
 #include "lib/device/device.h"
 #include "lib/device/element_types.h"
 #include "lib/device/memory.h"
+#include "lib/model/routing.h"
+#include "lib/parallel/expert_dispatch.h"
 #include "lib/parallel/tensor_region.h"
 
 namespace quintet::model {
 
 // One microbatch on the device: B sequences of S positions each, T = B * S tokens.
 struct Microbatch {
-  int64_t sequences = 0;  // B
-  Tensor tokens;          // i32 [T]
-  Tensor targets;         // i32 [T]; -1: does not count
-  Tensor positions;       // i32 [T], within the sequence
-  Tensor rows;            // i64 [T]: sample ordinal * S + position, the identity that dropout is keyed by
+  int64_t sequences = 0;           // B
+  Tensor tokens;                   // i32 [T]
+  Tensor targets;                  // i32 [T]; -1: does not count
+  Tensor positions;                // i32 [T], within the sequence
+  Tensor rows;                     // i64 [T]: sample ordinal * S + position, the identity that dropout is keyed by
+  std::vector<int64_t> host_rows;  // the same on the host
+  int64_t first_ordinal = 0;       // of its sequences
 };
 
 // Told of every intermediate tensor by its name, in the order of computation; used to find the first bad one.
@@ -34,13 +40,21 @@ struct Pass {
   device::ElementTypes types;
   double dropout = 0;  // probability; 0 in evaluation
   uint64_t seed = 0;
-  double loss_scale = 1;  // of d_logits: 1 / tokens that count in the global batch
+  double loss_scale = 1;                               // of d_logits: 1 / tokens that count in the global batch
+  const parallel::ExpertDispatch* dispatch = nullptr;  // of MoE layers
+  RoutingTotals* routing = nullptr;                    // where routers count; null in evaluation
   const Observer* observer = nullptr;
 
   int64_t sequences() const { return batch.sequences; }
   int64_t tokens() const { return batch.tokens.elements(); }
   // T', the rows of the residual stream that this rank holds: T, or T / tp where the sequence is split.
   int64_t local_tokens() const { return tensor.local_rows(tokens()); }
+
+  // The identities of the local rows, on the host.
+  std::span<const int64_t> local_identities() const {
+    const int64_t rows = local_tokens(), first = rows < tokens() ? tensor.rank() * rows : 0;
+    return std::span(batch.host_rows).subspan(static_cast<size_t>(first), static_cast<size_t>(rows));
+  }
 
   // Activations, and what norms and softmax must know of them.
   Tensor keep(Shape shape) { return saved.allocate(types.compute, shape); }

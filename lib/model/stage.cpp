@@ -18,6 +18,10 @@ Stage::Stage(parallel::ParameterStore& store, const config::Config& config, cons
   mark();
 }
 
+void Stage::balance(device::Device& device, std::span<const int64_t> loads) const {
+  for (const Block& block : blocks_) block.balance(device, loads);
+}
+
 void Stage::forward(Pass& pass, Tensor input, Tensor output, StageSaved& saved, ExactSum& loss) const {
   const device::ArenaScope scope(pass.scratch);
   saved.blocks.resize(blocks_.size());

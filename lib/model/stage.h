@@ -40,6 +40,9 @@ class Stage {
   // stage, which makes it; out, that of the input, but on the first, which uses it up. `done` may be empty.
   void backward(Pass& pass, const StageSaved& saved, Tensor d_stream, const GradientsDone& done) const;
 
+  // Moves the balance biases of MoE layers by a step's loads over all ranks, [MoE layers of the model, E].
+  void balance(device::Device& device, std::span<const int64_t> loads) const;
+
   const StagePart& part() const { return part_; }
 
  private:

@@ -3,15 +3,10 @@
 #include "lib/base/integers.h"
 
 namespace quintet::optimizer {
-namespace {
-constexpr AxisSet kDataAxes = {Axis::dp, Axis::ep, Axis::cp};
-}
-
 ZeroOptimizer::ZeroOptimizer(device::Device& device, device::MemoryLedger& ledger, comm::Communicator& communicator,
                              parallel::ParameterStore& store, const config::Optimizer& config, const config::Zero& zero)
     : device_(device),
-      group_(communicator.group(kDataAxes, Axis::dp)),
-      uncounted_group_(communicator.group(kDataAxes, std::nullopt)),
+      communicator_(communicator),
       store_(store),
       config_(config),
       shards_state_(zero.stage >= 1),
@@ -42,9 +37,18 @@ void ZeroOptimizer::initialise(uint64_t seed) {
   }
 }
 
+comm::ProcessGroup& ZeroOptimizer::group_of(const parallel::Bucket& bucket) const {
+  return communicator_.group(bucket.data_axes, Axis::dp);
+}
+
+comm::ProcessGroup& ZeroOptimizer::uncounted_group_of(const parallel::Bucket& bucket) const {
+  return communicator_.group(bucket.data_axes, std::nullopt);
+}
+
 ZeroOptimizer::Range ZeroOptimizer::owned(const parallel::Bucket& bucket) const {
-  const int64_t piece = div_exact(bucket.elements, group_.size());
-  return {bucket.begin + group_.rank() * piece, piece};
+  const comm::ProcessGroup& group = group_of(bucket);
+  const int64_t piece = div_exact(bucket.elements, group.size());
+  return {bucket.begin + group.rank() * piece, piece};
 }
 
 ZeroOptimizer::Range ZeroOptimizer::updated(const parallel::Bucket& bucket) const {
@@ -60,6 +64,7 @@ void ZeroOptimizer::begin_step() {
 
 void ZeroOptimizer::gradients_done(size_t first, size_t last) {
   for (size_t i = last; i-- > first;) {
+    if (!store_.parameters()[i].spec().trained) continue;
     const auto bucket = static_cast<size_t>(store_.parameters()[i].bucket());
     QUINTET_CHECK(missing_[bucket] > 0, "{} is done twice", store_.parameters()[i].name());
     if (--missing_[bucket] == 0 && overlap_) start_reduction(bucket);
@@ -70,13 +75,14 @@ void ZeroOptimizer::start_reduction(size_t index) {
   const parallel::Bucket& bucket = store_.buckets()[index];
   const Tensor gradients = store_.gradients(bucket.begin, bucket.elements);
   const std::string what = fmt::format("gradients of bucket {}", index);
+  comm::ProcessGroup& group = group_of(bucket);
   if (!shards_state_) {
-    reductions_.push_back(group_.all_reduce(gradients, comm::Reduction::sum, what));
+    reductions_.push_back(group.all_reduce(gradients, comm::Reduction::sum, what));
     return;
   }
   const Range piece = owned(bucket);
-  reductions_.push_back(group_.reduce_scatter(gradients, group_.even_counts(bucket.elements),
-                                              store_.gradients(piece.begin, piece.count), what));
+  reductions_.push_back(group.reduce_scatter(gradients, group.even_counts(bucket.elements),
+                                             store_.gradients(piece.begin, piece.count), what));
 }
 
 void ZeroOptimizer::finish_reduction() {
@@ -124,10 +130,11 @@ void ZeroOptimizer::update(double learning_rate, double gradient_scale) {
                        .decay = span.parameter->decays()});
     }
     device_.adamw(spans, step);
-    if (shards_state_)
-      gathers.push_back(group_.all_gather(store_.weights(range.begin, range.count), group_.even_counts(bucket.elements),
-                                          store_.weights(bucket.begin, bucket.elements),
-                                          fmt::format("weights of bucket {}", i)));
+    if (!shards_state_) continue;
+    comm::ProcessGroup& group = group_of(bucket);
+    gathers.push_back(group.all_gather(store_.weights(range.begin, range.count), group.even_counts(bucket.elements),
+                                       store_.weights(bucket.begin, bucket.elements),
+                                       fmt::format("weights of bucket {}", i)));
   }
   for (comm::Handle& gather : gathers) gather.wait();
 }
@@ -136,8 +143,9 @@ void ZeroOptimizer::gather_gradients() {
   if (!shards_state_) return;
   for (const parallel::Bucket& bucket : store_.buckets()) {
     const Range piece = owned(bucket);
-    uncounted_group_
-        .all_gather(store_.gradients(piece.begin, piece.count), group_.even_counts(bucket.elements),
+    comm::ProcessGroup& group = uncounted_group_of(bucket);
+    group
+        .all_gather(store_.gradients(piece.begin, piece.count), group.even_counts(bucket.elements),
                     store_.gradients(bucket.begin, bucket.elements), "gradients for a dump")
         .wait();
   }

@@ -19,7 +19,7 @@ namespace quintet::optimizer {
 
 class ZeroOptimizer {
  public:
-  // `store` must be allocated for as many pieces as the data group has ranks.
+  // `store` must be allocated.
   ZeroOptimizer(device::Device& device, device::MemoryLedger& ledger, comm::Communicator& communicator,
                 parallel::ParameterStore& store, const config::Optimizer& config, const config::Zero& zero);
 
@@ -44,14 +44,16 @@ class ZeroOptimizer {
   struct Range {
     int64_t begin, count;  // in the store's flat buffers
   };
+  // The ranks that sum a bucket, and the same for dumps.
+  comm::ProcessGroup& group_of(const parallel::Bucket& bucket) const;
+  comm::ProcessGroup& uncounted_group_of(const parallel::Bucket& bucket) const;
   // What this rank owns of a bucket's sum, and what it updates of it.
   Range owned(const parallel::Bucket& bucket) const;
   Range updated(const parallel::Bucket& bucket) const;
   void start_reduction(size_t index);
 
   device::Device& device_;
-  comm::ProcessGroup& group_;            // the data ranks
-  comm::ProcessGroup& uncounted_group_;  // the same, for dumps
+  comm::Communicator& communicator_;
   parallel::ParameterStore& store_;
   config::Optimizer config_;
   bool shards_state_;

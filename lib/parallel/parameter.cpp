@@ -25,11 +25,14 @@ int64_t replicas_over_tp(const ParameterSpec& spec, const Mesh& mesh) {
 
 }  // namespace
 
+int64_t Expert::rank_of(const Mesh& mesh) const { return index / div_exact(count, mesh.size(Axis::ep)); }
+
 int64_t Parameter::tensor_replicas(const Mesh& mesh) const { return replicas_over_tp(spec_, mesh); }
 
 bool is_first_holder(const ParameterSpec& spec, const Mesh& mesh, const Coordinate& coordinate) {
   return coordinate[Axis::tp] % replicas_over_tp(spec, mesh) == 0 &&
-         (!spec.sums_over_ends || coordinate[Axis::pp] == 0);
+         (!spec.sums_over_ends || coordinate[Axis::pp] == 0) &&
+         (!spec.expert || coordinate[Axis::ep] == spec.expert->rank_of(mesh));
 }
 
 Shape shard_shape(const ParameterSpec& spec, const Mesh& mesh) {

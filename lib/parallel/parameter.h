@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,17 +34,31 @@ struct ShardedBy {
   int64_t pieces = 0;
 };
 
+// One of `count` experts of a layer, which are dealt to the ranks along ep in equal runs: one rank along ep holds the
+// parameter, and its gradient is complete there but for the sum over dp and cp.
+struct Expert {
+  int64_t index = 0, count = 1;
+
+  int64_t rank_of(const Mesh& mesh) const;  // along ep
+};
+
 struct ParameterSpec {
   std::string name;  // global, as in checkpoints: layers.3.attention.query.weight
   Shape shape;       // of the whole logical tensor, [out, in]
   std::vector<ShardedBy> shards;
   Init init;
+  std::optional<Expert> expert;  // without: ranks along ep are data ranks
+  // Otherwise something else than the optimizer sets it: it has no gradient, and counts in no norm.
+  bool trained = true;
   // Every tensor rank holds all of it and sees a part of its gradient: norms where the sequence is split, norms of
   // heads. Other replicated parameters see the same whole gradient on each tensor rank.
   bool sums_over_tp = false;
   // A tied embedding: the first and the last pipeline stage both hold it, and each sees a part of its gradient.
   bool sums_over_ends = false;
 };
+
+// Along these axes ranks hold the same parameters, experts aside, and read different tokens.
+inline constexpr AxisSet kDataAxes = {Axis::dp, Axis::ep, Axis::cp};
 
 // A parameter as one rank holds it. Views are valid once the store has been allocated.
 class Parameter {
@@ -55,11 +70,13 @@ class Parameter {
   int64_t elements() const { return shape_.elements(); }
   // Weight matrices decay, the embedding and position tables among them; vectors do not.
   bool decays() const { return spec_.shape.rank() >= 2; }
+  // Ranks that read different data and sum their gradients.
+  AxisSet data_axes() const { return spec_.expert ? AxisSet{Axis::dp, Axis::cp} : kDataAxes; }
   // Tensor ranks, neighbours along tp, that hold the same piece; 1: each has its own.
   int64_t tensor_replicas(const Mesh& mesh) const;
 
   Tensor weight() const { return weight_; }
-  // Summed over microbatches; over ranks once the optimizer has reduced it.
+  // Summed over microbatches; over ranks once the optimizer has reduced it. Absent where it is not trained.
   Tensor gradient() const { return gradient_; }
 
   // Where it lies in the store's flat buffers.
@@ -75,7 +92,7 @@ class Parameter {
 };
 
 // Whether the rank at `coordinate` stands for the parameter in counts, norms and files: of all that hold the same
-// elements, the first along tp and pp. Data ranks are not told apart.
+// elements, the first along tp and pp, and of an expert its rank along ep. Data ranks are not told apart.
 bool is_first_holder(const ParameterSpec& spec, const Mesh& mesh, const Coordinate& coordinate);
 
 constexpr int64_t kPadding = -1;

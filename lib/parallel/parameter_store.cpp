@@ -25,38 +25,51 @@ Parameter& ParameterStore::add(ParameterSpec spec) {
   return parameter;
 }
 
-void ParameterStore::lay_out(const device::ElementTypes& types, int64_t pieces, int64_t bucket_bytes) {
+void ParameterStore::lay_out(const device::ElementTypes& types, int64_t bucket_bytes) {
   types_ = types;
   const int64_t bucket_elements = bucket_bytes / size_of(types.gradients);
-  const int64_t end_alignment = std::lcm(pieces, kBucketAlignment);
-  int64_t end = 0;  // of the last parameter
-  const auto close = [&] {
-    Bucket& bucket = buckets_.back();
-    bucket.elements = round_up(end - bucket.begin, end_alignment);
-    end = bucket.begin + bucket.elements;
-  };
+  // Parameters join the youngest bucket of their axes; offsets are within the bucket until all are known.
   for (auto parameter = parameters_.rbegin(); parameter != parameters_.rend(); ++parameter) {
-    int64_t offset = round_up(end, kParameterAlignment);
-    const bool fits = !buckets_.empty() && offset + parameter->elements() - buckets_.back().begin <= bucket_elements;
-    if (!fits || stands_alone(*parameter) || stands_alone(*buckets_.back().parameters.back())) {
-      if (!buckets_.empty()) close();
-      offset = end;
-      buckets_.push_back({.begin = offset, .elements = 0, .parameters = {}});
-    }
-    parameter->bucket_ = static_cast<int64_t>(buckets_.size()) - 1;
-    parameter->offset_ = offset;
-    buckets_.back().parameters.push_back(&*parameter);
-    end = offset + parameter->elements();
+    if (!parameter->spec().trained) continue;
+    const AxisSet axes = parameter->data_axes();
+    const auto youngest =
+        std::find_if(buckets_.rbegin(), buckets_.rend(), [&](const Bucket& b) { return b.data_axes == axes; });
+    const bool joins = youngest != buckets_.rend() && !stands_alone(*parameter) &&
+                       !stands_alone(*youngest->parameters.back()) &&
+                       round_up(youngest->elements, kParameterAlignment) + parameter->elements() <= bucket_elements;
+    if (!joins) buckets_.push_back({.data_axes = axes, .begin = 0, .elements = 0, .parameters = {}});
+    Bucket& bucket = joins ? *youngest : buckets_.back();
+    parameter->bucket_ = &bucket - buckets_.data();
+    parameter->offset_ = round_up(bucket.elements, kParameterAlignment);
+    bucket.parameters.push_back(&*parameter);
+    bucket.elements = parameter->offset_ + parameter->elements();
   }
-  if (!buckets_.empty()) close();
+  int64_t begin = 0;
+  for (Bucket& bucket : buckets_) {
+    bucket.begin = begin;
+    bucket.elements = round_up(bucket.elements, std::lcm(mesh_.size(bucket.data_axes), kBucketAlignment));
+    begin += bucket.elements;
+  }
+  for (Parameter& parameter : parameters_)
+    if (parameter.spec().trained) parameter.offset_ += buckets_[static_cast<size_t>(parameter.bucket_)].begin;
 }
 
 void ParameterStore::allocate(device::Device& device, device::MemoryLedger& ledger) {
   weights_ = device::Buffer(device, ledger, "weights", types_.compute, flat_elements());
   gradients_ = device::Buffer(device, ledger, "gradients", types_.gradients, flat_elements());
+  int64_t untrained = 0;
+  for (const Parameter& parameter : parameters_)
+    if (!parameter.spec().trained) untrained += parameter.elements();
+  untrained_ = device::Buffer(device, ledger, "weights", types_.statistics, untrained);
+  untrained = 0;
   for (Parameter& parameter : parameters_) {
-    parameter.weight_ = weights_.slice(parameter.offset_, parameter.elements()).reshaped(parameter.shape_);
-    parameter.gradient_ = gradients_.slice(parameter.offset_, parameter.elements()).reshaped(parameter.shape_);
+    if (parameter.spec().trained) {
+      parameter.weight_ = weights_.slice(parameter.offset_, parameter.elements()).reshaped(parameter.shape_);
+      parameter.gradient_ = gradients_.slice(parameter.offset_, parameter.elements()).reshaped(parameter.shape_);
+    } else {
+      parameter.weight_ = untrained_.slice(untrained, parameter.elements()).reshaped(parameter.shape_);
+      untrained += parameter.elements();
+    }
   }
 }
 

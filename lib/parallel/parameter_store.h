@@ -15,9 +15,10 @@
 namespace quintet::parallel {
 
 // A run of the flat buffers. Every parameter in it starts at a multiple of 64 elements, and its end is padded to a
-// multiple of lcm(pieces, 128), so that it falls into equal pieces, one for each rank that shares the reduction. A tied
-// embedding that two stages hold has a bucket of its own.
+// multiple of lcm(ranks that share the reduction, 128), so that it falls into equal pieces for them. Experts have
+// buckets apart from what all ranks along ep hold, and a tied embedding that two stages hold has one of its own.
 struct Bucket {
+  AxisSet data_axes;     // of its parameters
   int64_t begin = 0;     // in the flat buffers
   int64_t elements = 0;  // padding included
   std::vector<const Parameter*> parameters;
@@ -39,10 +40,10 @@ class ParameterStore {
   // Registers a parameter; the reference stays valid. Layers register in forward order.
   Parameter& add(ParameterSpec spec);
 
-  // Lays out the buckets for groups of `pieces` ranks. `bucket_bytes` bounds a bucket's gradients; a parameter larger
-  // than that has a bucket of its own.
-  void lay_out(const device::ElementTypes& types, int64_t pieces, int64_t bucket_bytes);
-  // Takes the memory, zeroed.
+  // Lays out the buckets. `bucket_bytes` bounds a bucket's gradients; a parameter larger than that has a bucket of its
+  // own.
+  void lay_out(const device::ElementTypes& types, int64_t bucket_bytes);
+  // Takes the memory, zeroed. What is not trained lies outside of the flat buffers, in the type of statistics.
   void allocate(device::Device& device, device::MemoryLedger& ledger);
 
   // Fills the weights. Element i of a tensor is drawn by (seed, i, name) and rounded to fp32, so that every mesh and
@@ -72,7 +73,7 @@ class ParameterStore {
   std::deque<Parameter> parameters_;
   std::vector<Bucket> buckets_;
   device::ElementTypes types_;
-  device::Buffer weights_, gradients_;
+  device::Buffer weights_, gradients_, untrained_;
 };
 
 }  // namespace quintet::parallel

@@ -19,6 +19,8 @@ class TensorRegion {
   int64_t ranks() const { return group_.size(); }
   int64_t rank() const { return group_.rank(); }
   comm::ProcessGroup& group() const { return group_; }
+  // Whether each rank has rows of its own between the split layers.
+  bool splits_rows() const { return splits_rows_; }
   // Local rows of `tokens`, which must divide.
   int64_t local_rows(int64_t tokens) const;
   // The local rows of a tensor that every rank holds whole.

@@ -76,8 +76,7 @@ Engine::Engine(const config::Config& config, comm::Communicator& communicator, d
   check_actions(config, microbatches());
   stage_.emplace(store_, config, rope_, part_of_stage(config, store_.coordinate()[Axis::pp]));
   const auto bucket_bytes = static_cast<int64_t>(config.parallel.zero.bucket_mb * 1024 * 1024);
-  const int64_t pieces = communicator.mesh().size({Axis::dp, Axis::ep, Axis::cp});
-  store_.lay_out(types_, pieces, bucket_bytes);
+  store_.lay_out(types_, bucket_bytes);
   check_memory(available_bytes);
   store_.allocate(device, ledger_);
   optimizer_.emplace(device, ledger_, communicator, store_, config.optimizer, config.parallel.zero);
@@ -88,12 +87,12 @@ Engine::Engine(const config::Config& config, comm::Communicator& communicator, d
 
 void Engine::check_memory(int64_t available_bytes) const {
   constexpr double kMiB = 1024.0 * 1024.0;
-  const int64_t shards =
-      config_.parallel.zero.stage >= 1 ? communicator_.mesh().size({Axis::dp, Axis::ep, Axis::cp}) : 1;
   // Weights and gradients whole, two moments and master weights sharded; activations come on top.
   const int64_t whole = size_of(types_.compute) + size_of(types_.gradients);
   const int64_t sharded = (types_.has_masters() ? 3 : 2) * size_of(types_.state);
-  int64_t state = store_.flat_elements() * whole + store_.flat_elements() / shards * sharded;
+  int64_t state = store_.flat_elements() * whole;
+  for (const parallel::Bucket& bucket : store_.buckets())
+    state += bucket.elements / (config_.parallel.zero.stage >= 1 ? store_.mesh().size(bucket.data_axes) : 1) * sharded;
   communicator_.world()
       .all_reduce(Tensor(&state, DType::i64, {1}), comm::Reduction::max, "memory of the fullest stage")
       .wait();
@@ -115,14 +114,16 @@ int64_t Engine::microbatches() const {
   return div_exact(config_.train.global_batch_size, config_.train.micro_batch_size * data_ranks());
 }
 
-void Engine::run_microbatches(ExactSum& loss, bool reduce, const ActionObserver& observer) {
+void Engine::run_microbatches(ExactSum& loss, model::RoutingTotals& routing, bool reduce,
+                              const ActionObserver& observer) {
   Execution execution{
       .training = true,
       .loss_scale = loss_scale_,
       .batch = [this](int64_t microbatch) -> data::Batch& { return batches_[static_cast<size_t>(microbatch)]; },
       .done = {},
       .last_backward = microbatches() - 1,
-      .observer = observer};
+      .observer = observer,
+      .routing = &routing};
   if (reduce)
     execution.done = [this](size_t first, size_t end) {
       optimizer_->gradients_done(first, end);
@@ -145,10 +146,18 @@ Gradients Engine::forward_backward(const LoadMicrobatch& load) {
   optimizer_->begin_step();
 
   std::array<ExactSum, 2> sums;  // loss, squared norm
-  run_microbatches(sums[0], /*reduce=*/true, {});
+  result.routing = model::RoutingTotals::zero(config_.model);
+  run_microbatches(sums[0], result.routing, /*reduce=*/true, {});
   optimizer_->finish_reduction();
   optimizer_->add_squared_norm(sums[1]);
   sum_over_ranks(communicator_.group(AxisSet::all(), Axis::dp), sums, "loss and squared norm");
+  if (config_.model.moe) {
+    std::vector<int64_t> words = result.routing.words();
+    communicator_.group(AxisSet::all(), Axis::dp)
+        .all_reduce(Tensor(words.data(), DType::i64, {std::ssize(words)}), comm::Reduction::sum, "what routers did")
+        .wait();
+    result.routing.set_words(words);
+  }
   result.loss = mean(sums[0], result.counted);
   result.norm = std::sqrt(sums[1].value());
   return result;
@@ -156,12 +165,19 @@ Gradients Engine::forward_backward(const LoadMicrobatch& load) {
 
 void Engine::update(double learning_rate, const Gradients& gradients) {
   optimizer_->update(learning_rate, optimizer::clip_scale(config_.optimizer, gradients.norm));
+  stage_->balance(device_, gradients.routing.loads);
 }
 
 double Engine::evaluate(int64_t microbatches, const LoadMicrobatch& load) {
   int64_t counted = 0;
   data::Batch batch;
-  Execution execution{.training = false, .loss_scale = 0, .batch = {}, .done = {}, .last_backward = -1, .observer = {}};
+  Execution execution{.training = false,
+                      .loss_scale = 0,
+                      .batch = {},
+                      .done = {},
+                      .last_backward = -1,
+                      .observer = {},
+                      .routing = nullptr};
   execution.batch = [&](int64_t microbatch) -> data::Batch& {
     load(microbatch, batch);
     counted += batch.counted;
@@ -195,11 +211,13 @@ std::string Engine::first_non_finite() {
     look(0, Action::forward(0), parameter.name(), parameter.weight());
   device_.fill(store_.all_gradients(), 0);
   ExactSum loss;
-  run_microbatches(loss, /*reduce=*/false, [&](const Action& action, const std::string& name, Tensor tensor) {
+  model::RoutingTotals routing = model::RoutingTotals::zero(config_.model);
+  run_microbatches(loss, routing, /*reduce=*/false, [&](const Action& action, const std::string& name, Tensor tensor) {
     look(1, action, name, tensor);
   });
   for (const parallel::Parameter& parameter : store_.parameters())
-    look(2, Action::backward(0), "the gradient of " + parameter.name(), parameter.gradient());
+    if (parameter.spec().trained)
+      look(2, Action::backward(0), "the gradient of " + parameter.name(), parameter.gradient());
 
   // The earliest find wins, the lowest rank among equals; it tells the others.
   comm::ProcessGroup& world = communicator_.world();

@@ -27,9 +27,10 @@ using LoadMicrobatch = std::function<void(int64_t microbatch, data::Batch& batch
 
 // What a step found before its update, equal on every rank.
 struct Gradients {
-  double loss = 0;      // mean over the tokens that count, natural log
-  double norm = 0;      // of the whole gradient, before clipping
-  int64_t counted = 0;  // tokens of the global batch that count
+  double loss = 0;               // mean over the tokens that count, natural log
+  double norm = 0;               // of the whole gradient, before clipping
+  int64_t counted = 0;           // tokens of the global batch that count
+  model::RoutingTotals routing;  // of an MoE model, over all ranks
 };
 
 class Engine {
@@ -68,8 +69,9 @@ class Engine {
 
  private:
   void check_memory(int64_t available_bytes) const;
-  // Forward and backward of the microbatches in batches_. With `reduce`, finished gradients are reduced as they arise.
-  void run_microbatches(ExactSum& loss, bool reduce, const ActionObserver& observer);
+  // Forward and backward of the microbatches in batches_; `loss` and `routing` are added to. With `reduce`, finished
+  // gradients are reduced as they arise.
+  void run_microbatches(ExactSum& loss, model::RoutingTotals& routing, bool reduce, const ActionObserver& observer);
 
   const config::Config& config_;
   comm::Communicator& communicator_;

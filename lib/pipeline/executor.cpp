@@ -35,7 +35,9 @@ Executor::Executor(const config::Config& config, comm::Communicator& communicato
       tensor_(communicator, config.parallel.sequence_parallel),
       message_shape_(
           {tensor_.local_rows(config.train.micro_batch_size * config.model.seq_length), config.model.hidden_size}),
-      scratch_(device, ledger, "scratch") {}
+      scratch_(device, ledger, "scratch") {
+  if (config.model.moe) dispatch_.emplace(communicator, device, tensor_, config.model.moe->experts);
+}
 
 void Executor::run(std::span<const Action> actions, const Execution& execution, ExactSum& loss) {
   const int64_t stage = pipeline_.rank();
@@ -129,7 +131,9 @@ Executor::InFlight& Executor::open(int64_t microbatch, const Execution& executio
                   .tokens = upload(batch.tokens),
                   .targets = upload(batch.targets),
                   .positions = upload(batch.positions),
-                  .rows = upload(batch.rows)};
+                  .rows = upload(batch.rows),
+                  .host_rows = batch.rows,
+                  .first_ordinal = batch.rows.front() / config_.model.seq_length};
   return opened;
 }
 
@@ -150,6 +154,8 @@ model::Pass Executor::pass(InFlight& in_flight, const Execution& execution, cons
           .dropout = execution.training ? config_.model.dropout : 0,
           .seed = static_cast<uint64_t>(config_.run.seed),
           .loss_scale = execution.loss_scale,
+          .dispatch = dispatch_ ? &*dispatch_ : nullptr,
+          .routing = execution.routing,
           .observer = observer};
 }
 

@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -34,7 +35,8 @@ struct Execution {
   // Told while `last_backward`'s backward finishes gradients; may be empty.
   model::GradientsDone done;
   int64_t last_backward = -1;
-  ActionObserver observer;  // may be empty
+  ActionObserver observer;                  // may be empty
+  model::RoutingTotals* routing = nullptr;  // where the routers of a training step count
 };
 
 class Executor {
@@ -83,6 +85,7 @@ class Executor {
   device::ElementTypes types_;
   comm::ProcessGroup& pipeline_;
   parallel::TensorRegion tensor_;
+  std::optional<parallel::ExpertDispatch> dispatch_;
   Shape message_shape_;  // [T', H]
   device::Arena scratch_;
   std::vector<std::unique_ptr<InFlight>> idle_;

@@ -17,22 +17,26 @@ model::StagePart part_of_stage(const config::Config& config, int64_t stage) {
 }
 
 std::vector<ModelParameter> model_parameters(const config::Config& config, const Mesh& mesh) {
+  // With one rank along ep the experts of all are declared, each in its layer's place.
+  PerAxis<int64_t> sizes;
+  for (const Axis axis : kAxes) sizes[axis] = axis == Axis::ep ? 1 : mesh.size(axis);
+  const Mesh without_ep(sizes, mesh.order());
   const model::RopeTable no_table;
   std::vector<ModelParameter> all;
   for (int64_t stage = 0; stage < config.mesh.pp; ++stage) {
     Coordinate coordinate;
     coordinate[Axis::pp] = stage;
-    parallel::ParameterStore store(mesh, coordinate);
+    parallel::ParameterStore store(without_ep, coordinate);
     const model::Stage declared(store, config, no_table, part_of_stage(config, stage));
     for (const parallel::Parameter& parameter : store.parameters())
-      if (parallel::is_first_holder(parameter.spec(), mesh, coordinate)) all.push_back({parameter.spec(), stage});
+      if (parallel::is_first_holder(parameter.spec(), without_ep, coordinate)) all.push_back({parameter.spec(), stage});
   }
   return all;
 }
 
 WholeParameters::WholeParameters(const std::vector<ModelParameter>& all, comm::Communicator& communicator,
                                  device::Device& device, const parallel::ParameterStore& own)
-    : communicator_(communicator), device_(device) {
+    : communicator_(communicator), device_(device), types_(own.types()) {
   for (const ModelParameter& parameter : all) all_.emplace(parameter.spec.name, parameter);
   for (const parallel::Parameter& parameter : own.parameters()) own_.emplace(parameter.name(), &parameter);
 }
@@ -42,16 +46,15 @@ Tensor WholeParameters::gather(const std::string& name, View view) {
   const Mesh& mesh = communicator_.mesh();
   const int64_t rank = communicator_.placement().rank;
   const Shape shape = parallel::shard_shape(parameter.spec, mesh);
-  DType dtype = DType::fp32;
+  const DType dtype = type_of(parameter, view);
   for (int64_t place_along_tp = 0; place_along_tp < mesh.size(Axis::tp); ++place_along_tp) {
     Coordinate holder;
     holder[Axis::tp] = place_along_tp;
     holder[Axis::pp] = parameter.stage;
+    if (parameter.spec.expert) holder[Axis::ep] = parameter.spec.expert->rank_of(mesh);
     if (!parallel::is_first_holder(parameter.spec, mesh, holder)) continue;
     const int64_t from = mesh.rank_of(holder);
     if (rank != 0 && rank != from) continue;
-    const Tensor any = (own_.begin()->second->*view)();  // for its type
-    dtype = any.dtype();
     shard_.resize(static_cast<size_t>(shape.elements() * size_of(dtype)));
     const Tensor shard(shard_.data(), dtype, shape);
     if (rank == from) device_.copy((own_.at(name)->*view)(), shard);
@@ -60,6 +63,11 @@ Tensor WholeParameters::gather(const std::string& name, View view) {
     if (rank == from && rank != 0) communicator_.world().send(shard, 0, "shard of " + name).wait();
   }
   return rank == 0 ? Tensor(whole_.data(), dtype, parameter.spec.shape) : Tensor{};
+}
+
+DType WholeParameters::type_of(const ModelParameter& parameter, View view) const {
+  if (!parameter.spec.trained) return types_.statistics;
+  return view == &parallel::Parameter::weight ? types_.compute : types_.gradients;
 }
 
 void WholeParameters::place(const ModelParameter& parameter, const Coordinate& holder, Tensor shard) {

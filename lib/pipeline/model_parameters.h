@@ -39,11 +39,13 @@ class WholeParameters {
   Tensor gather(const std::string& name, View view);
 
  private:
+  DType type_of(const ModelParameter& parameter, View view) const;
   // The shard of the rank that stands `tensor_rank` along tp in the parameter's stage, put into its place.
   void place(const ModelParameter& parameter, const Coordinate& holder, Tensor shard);
 
   comm::Communicator& communicator_;
   device::Device& device_;
+  device::ElementTypes types_;
   std::map<std::string, ModelParameter> all_;
   std::map<std::string, const parallel::Parameter*> own_;
   std::vector<std::byte> shard_, whole_;

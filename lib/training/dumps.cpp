@@ -10,9 +10,13 @@
 namespace quintet::training {
 namespace {
 
-std::vector<checkpoint::TensorEntry> entries(const pipeline::Engine& engine, DType dtype) {
+// Of weights, or of gradients.
+std::vector<checkpoint::TensorEntry> entries(pipeline::Engine& engine, bool gradients) {
+  const device::ElementTypes& types = engine.parameters().types();
   std::vector<checkpoint::TensorEntry> result;
   for (const pipeline::ModelParameter& parameter : engine.model_parameters()) {
+    if (gradients && !parameter.spec.trained) continue;
+    const DType dtype = gradients ? types.gradients : parameter.spec.trained ? types.compute : types.statistics;
     const Shape& shape = parameter.spec.shape;
     std::vector<int64_t> sizes;
     for (int i = 0; i < shape.rank(); ++i) sizes.push_back(shape[i]);
@@ -28,7 +32,7 @@ pipeline::WholeParameters whole_parameters(pipeline::Engine& engine) {
 }  // namespace
 
 void dump_weights(pipeline::Engine& engine, const config::Config& config, const std::string& folder, int64_t step) {
-  const std::vector<checkpoint::TensorEntry> all = entries(engine, engine.parameters().types().compute);
+  const std::vector<checkpoint::TensorEntry> all = entries(engine, /*gradients=*/false);
   pipeline::WholeParameters whole = whole_parameters(engine);
   const auto gather = [&](const checkpoint::TensorEntry& entry) {
     return whole.gather(entry.name, &parallel::Parameter::weight);
@@ -43,7 +47,7 @@ void dump_weights(pipeline::Engine& engine, const config::Config& config, const 
 
 void dump_gradients(pipeline::Engine& engine, const std::string& folder, int64_t step) {
   engine.optimizer().gather_gradients();
-  const std::vector<checkpoint::TensorEntry> all = entries(engine, engine.parameters().types().gradients);
+  const std::vector<checkpoint::TensorEntry> all = entries(engine, /*gradients=*/true);
   pipeline::WholeParameters whole = whole_parameters(engine);
   const auto gather = [&](const checkpoint::TensorEntry& entry) {
     return whole.gather(entry.name, &parallel::Parameter::gradient);

@@ -7,8 +7,11 @@ double flops_per_token(const config::Model& model, std::span<const pipeline::Mod
   for (const pipeline::ModelParameter& parameter : parameters) {
     const std::string& name = parameter.spec.name;
     const bool is_lookup = name == "position_embedding.weight" || (name == "embedding.weight" && !model.tie_embeddings);
-    if (parameter.spec.shape.rank() == 2 && !is_lookup)
-      elements += static_cast<double>(parameter.spec.shape.elements());
+    if (parameter.spec.shape.rank() != 2 || is_lookup) continue;
+    const double share = parameter.spec.expert
+                             ? static_cast<double>(model.moe->top_k) / static_cast<double>(parameter.spec.expert->count)
+                             : 1;
+    elements += share * static_cast<double>(parameter.spec.shape.elements());
   }
   const double attention = static_cast<double>(model.layers) * static_cast<double>(model.heads) *
                            static_cast<double>(model.head_dim) * static_cast<double>(model.seq_length);

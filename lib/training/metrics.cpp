@@ -1,5 +1,6 @@
 #include "lib/training/metrics.h"
 
+#include <fmt/core.h>
 #include <nlohmann/json.hpp>
 
 #include "lib/base/error.h"
@@ -21,19 +22,26 @@ void MetricsFile::write_line(const std::string& line) {
 void MetricsFile::write(const StepMetrics& metrics) {
   Json bytes;
   for (const Axis axis : kAxes) bytes[std::string(name_of(axis))] = metrics.comm_bytes[axis];
-  write_line(Json{{"step", metrics.step},
-                  {"loss", metrics.loss},
-                  {"grad_norm", metrics.grad_norm},
-                  {"learning_rate", metrics.learning_rate},
-                  {"tokens", metrics.tokens},
-                  {"step_seconds", metrics.step_seconds},
-                  {"tokens_per_second", metrics.tokens_per_second},
-                  {"tflops_per_rank", metrics.tflops_per_rank},
-                  {"mfu", metrics.mfu ? Json(*metrics.mfu) : Json(nullptr)},
-                  {"memory_peak_bytes", metrics.memory_peak_bytes},
-                  {"comm_bytes", bytes},
-                  {"skipped", metrics.skipped}}
-                 .dump());
+  Json line = {{"step", metrics.step},
+               {"loss", metrics.loss},
+               {"grad_norm", metrics.grad_norm},
+               {"learning_rate", metrics.learning_rate},
+               {"tokens", metrics.tokens},
+               {"step_seconds", metrics.step_seconds},
+               {"tokens_per_second", metrics.tokens_per_second},
+               {"tflops_per_rank", metrics.tflops_per_rank},
+               {"mfu", metrics.mfu ? Json(*metrics.mfu) : Json(nullptr)},
+               {"memory_peak_bytes", metrics.memory_peak_bytes},
+               {"comm_bytes", bytes},
+               {"skipped", metrics.skipped}};
+  if (metrics.routing) {
+    line["aux_loss"] = metrics.routing->aux_loss;
+    line["z_loss"] = metrics.routing->z_loss;
+    line["max_expert_load"] = metrics.routing->max_expert_load;
+    line["dropped_slots"] = metrics.routing->dropped_slots;
+    line["route_digest"] = fmt::format("{:016x}", metrics.routing->digest);
+  }
+  write_line(line.dump());
 }
 
 void MetricsFile::write_validation(int64_t step, double loss) {

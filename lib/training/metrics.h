@@ -24,6 +24,14 @@ struct StepMetrics {
   int64_t memory_peak_bytes = 0;
   PerAxis<int64_t> comm_bytes{};
   bool skipped = false;
+  // With a mixture of experts.
+  struct Routing {
+    double aux_loss = 0, z_loss = 0;  // unweighted
+    double max_expert_load = 0;       // the busiest expert's slots over the mean of its layer
+    int64_t dropped_slots = 0;
+    uint64_t digest = 0;
+  };
+  std::optional<Routing> routing;
 };
 
 class MetricsFile {

@@ -217,6 +217,14 @@ void Trainer::train_step(int64_t step) {
   metrics.memory_peak_bytes = agreed_.memory_peak_bytes;
   metrics.comm_bytes = agreed_.comm_bytes;
   metrics.skipped = verdict != FaultPolicy::Verdict::apply;
+  if (config_.model.moe) {
+    const model::RoutingFigures figures = model::figures_of(gradients.routing, config_);
+    metrics.routing = {.aux_loss = figures.aux_loss,
+                       .z_loss = figures.z_loss,
+                       .max_expert_load = figures.max_expert_load,
+                       .dropped_slots = gradients.routing.dropped,
+                       .digest = gradients.routing.digest};
+  }
 
   trained_seconds_ += metrics.step_seconds;
   const double seconds_left = trained_seconds_ / static_cast<double>(step) * static_cast<double>(train.steps - step);

@@ -213,6 +213,18 @@ class CudaDevice : public Device, public WorkQueue {
     host_->cross_entropy_sum(on_host, sum);
   }
 
+  // pipeline::make_rank_device refuses models that need these.
+  void router_forward(const RouterForward&) override { QUINTET_CHECK(false, "no kernel for routers"); }
+  void router_backward(const RouterBackward&) override { QUINTET_CHECK(false, "no kernel for routers"); }
+  void router_losses(const RouterLosses&, ExactSum&, ExactSum&) override {
+    QUINTET_CHECK(false, "no kernel for routers");
+  }
+  void gather_rows(const GatherRows&) override { QUINTET_CHECK(false, "no kernel for rows moved by index"); }
+  void combine_rows(const CombineRows&) override { QUINTET_CHECK(false, "no kernel for rows moved by index"); }
+  void combine_rows_backward(const CombineRowsBackward&) override {
+    QUINTET_CHECK(false, "no kernel for rows moved by index");
+  }
+
   void adamw(std::span<const AdamwSpan> spans, const AdamwStep& step) override;
   void squared_norm(std::span<const Tensor> tensors, ExactSum& sum) override;
 

@@ -1,0 +1,71 @@
+#include "lib/model/feed_forward.h"
+
+#include "lib/model/initialisation.h"
+
+namespace quintet::model {
+namespace {
+device::Activation activation_of(const config::Model& config) {
+  switch (config.activation) {
+    case config::Activation::gelu: return device::Activation::gelu;
+    case config::Activation::gelu_exact: return device::Activation::gelu_exact;
+    case config::Activation::relu_squared: return device::Activation::relu_squared;
+    case config::Activation::swiglu: return device::Activation::none;
+  }
+  QUINTET_CHECK(false, "unknown activation");
+}
+}  // namespace
+
+FeedForward::FeedForward(parallel::ParameterStore& store, const std::string& name, const config::Model& config,
+                         int64_t inner, std::optional<parallel::Expert> expert)
+    : gated_(config.activation == config::Activation::swiglu), activation_(activation_of(config)) {
+  const int64_t hidden = config.hidden_size;
+  const LinearOptions columns = {
+      .split = Split::column, .bias = config.bias, .init = matrix_init(config), .expert = expert};
+  if (gated_) gate_ = Linear(store, name + ".gate", inner, hidden, columns);
+  up_ = Linear(store, name + ".up", inner, hidden, columns);
+  down_ = Linear(store, name + ".down", hidden, inner,
+                 {.split = Split::row, .bias = config.bias, .init = residual_init(config), .expert = expert});
+}
+
+void FeedForward::forward(Pass& pass, Tensor x, Tensor output, FeedForwardSaved& saved) const {
+  const Shape shape = {x.size(0), up_.outputs()};
+  saved.up = pass.keep(shape);
+  saved.hidden = pass.keep(shape);
+  if (gated_) {
+    saved.gate = pass.keep(shape);
+    gate_.forward(pass, x, saved.gate);
+    up_.forward(pass, x, saved.up);
+    pass.device.swiglu_forward({.gate = saved.gate, .up = saved.up, .output = saved.hidden});
+  } else {
+    up_.forward(pass, x, saved.hidden, activation_, saved.up);
+  }
+  down_.forward(pass, saved.hidden, output);
+}
+
+FeedForwardGradients FeedForward::backward_input(Pass& pass, Tensor d_output, Tensor d_x,
+                                                 const FeedForwardSaved& saved) const {
+  FeedForwardGradients gradients;
+  gradients.up = pass.temporary(saved.up.shape());
+  if (gated_) {
+    gradients.gate = pass.temporary(saved.up.shape());
+    const device::ArenaScope scope(pass.scratch);
+    const Tensor d_hidden = pass.temporary(saved.up.shape());
+    down_.backward_input(pass, d_output, d_hidden);
+    pass.device.swiglu_backward(
+        {.gate = saved.gate, .up = saved.up, .d_output = d_hidden, .d_gate = gradients.gate, .d_up = gradients.up});
+    gate_.backward_input(pass, gradients.gate, d_x);
+  } else {
+    down_.backward_input(pass, d_output, gradients.up, /*accumulate=*/false, activation_, saved.up);
+  }
+  up_.backward_input(pass, gradients.up, d_x, /*accumulate=*/gated_);
+  return gradients;
+}
+
+void FeedForward::backward_weight(Pass& pass, Tensor x, Tensor d_output, const FeedForwardSaved& saved,
+                                  const FeedForwardGradients& gradients) const {
+  down_.backward_weight(pass, saved.hidden, d_output);
+  if (gated_) gate_.backward_weight(pass, x, gradients.gate);
+  up_.backward_weight(pass, x, gradients.up);
+}
+
+}  // namespace quintet::model

@@ -1,0 +1,43 @@
+// The arithmetic of a feed-forward layer on rows that are all there: y = down(activation(up x)), or down(silu(gate x) *
+// up x) for swiglu (Shazeer 2020). Split by columns, then rows, over tp; the dense MLP and every expert are one.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "lib/config/config.h"
+#include "lib/model/linear.h"
+
+namespace quintet::model {
+
+// F is this rank's share of the inner width; T any number of rows.
+struct FeedForwardSaved {
+  Tensor gate, up;  // [T, F]: before the activation; gate with swiglu only
+  Tensor hidden;    // [T, F]: after it
+};
+struct FeedForwardGradients {
+  Tensor gate, up;  // [T, F]
+};
+
+class FeedForward {
+ public:
+  FeedForward() = default;
+  // Registers `name`.{gate,up,down}. `inner` is the whole inner width.
+  FeedForward(parallel::ParameterStore& store, const std::string& name, const config::Model& config, int64_t inner,
+              std::optional<parallel::Expert> expert = {});
+
+  // x: [T, H]; output: [T, H], this rank's part of a sum over tp.
+  void forward(Pass& pass, Tensor x, Tensor output, FeedForwardSaved& saved) const;
+  // d_output: [T, H], whole; d_x: [T, H], this rank's part of a sum over tp. What backward_weight needs is returned in
+  // scratch.
+  FeedForwardGradients backward_input(Pass& pass, Tensor d_output, Tensor d_x, const FeedForwardSaved& saved) const;
+  void backward_weight(Pass& pass, Tensor x, Tensor d_output, const FeedForwardSaved& saved,
+                       const FeedForwardGradients& gradients) const;
+
+ private:
+  bool gated_ = false;
+  device::Activation activation_ = device::Activation::none;
+  Linear gate_, up_, down_;
+};
+
+}  // namespace quintet::model

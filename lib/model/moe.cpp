@@ -1,0 +1,125 @@
+#include "lib/model/moe.h"
+
+#include "lib/base/integers.h"
+
+namespace quintet::model {
+namespace {
+
+// sum += other.
+void add(Pass& pass, Tensor sum, Tensor other) { pass.device.add_dropout(sum, other, {}, sum); }
+
+}  // namespace
+
+Moe::Moe(parallel::ParameterStore& store, std::string name, int64_t layer, const config::Config& config)
+    : name_(std::move(name)), router_(store, name_ + ".router", layer, config) {
+  const config::Moe& moe = *config.model.moe;
+  for (int64_t j = 0; j < moe.experts; ++j) {
+    const parallel::Expert expert = {.index = j, .count = moe.experts};
+    if (expert.rank_of(store.mesh()) == store.coordinate()[Axis::ep])
+      experts_.emplace_back(store, fmt::format("{}.experts.{}", name_, j), config.model, moe.ffn_hidden_size, expert);
+  }
+  for (int64_t j = 0; j < moe.shared_experts; ++j)
+    shared_.emplace_back(store, fmt::format("{}.shared.{}", name_, j), config.model, moe.ffn_hidden_size);
+}
+
+template <typename Function>
+void Moe::for_experts(const parallel::ExpertDispatch::Plan& plan, const Function& f) const {
+  int64_t first = 0;
+  for (size_t e = 0; e < experts_.size(); ++e) {
+    const int64_t rows = plan.expert_rows[e];
+    if (rows > 0) f(e, first, rows);
+    first += rows;
+  }
+}
+
+void Moe::forward(Pass& pass, Tensor x, Tensor output, MoeSaved& saved) const {
+  const parallel::ExpertDispatch& dispatch = *pass.dispatch;
+  const int64_t hidden = x.size(1);
+  const std::vector<int32_t> choices = router_.forward(pass, x, saved.router);
+  const int64_t top_k = div_exact(static_cast<int64_t>(choices.size()), x.size(0));
+  saved.plan = dispatch.plan(pass.saved, choices, top_k);
+  const parallel::ExpertDispatch::Plan& plan = saved.plan;
+  saved.received = pass.keep({dispatch.received_rows(plan), hidden});
+  saved.returned = pass.keep({plan.sent_rows(), hidden});
+  {
+    const device::ArenaScope scope(pass.scratch);
+    const bool stays = dispatch.ranks() == 1;
+    const Tensor sent = stays ? saved.received : pass.temporary(saved.returned.shape());
+    pass.device.gather_rows({.input = x, .index = plan.row_of_slot, .output = sent});
+    dispatch.send(plan, sent, saved.received, name_ + " rows");
+    const Tensor rows = dispatch.gather(pass.scratch, plan, saved.received, name_ + " rows");
+    const Tensor parts = pass.temporary(rows.shape());
+    saved.experts.resize(experts_.size());
+    for_experts(plan, [&](size_t e, int64_t first, int64_t count) {
+      experts_[e].forward(pass, rows.rows(first, count), parts.rows(first, count), saved.experts[e]);
+    });
+    pass.observe(name_ + " expert outputs", parts);
+    parallel::ExpertDispatch::Sum sum = dispatch.start_sum(pass.scratch, plan, parts, name_ + " outputs");
+    sum.done.wait();
+    if (stays) {
+      pass.device.copy(sum.total, saved.returned);
+    } else {
+      dispatch.send_back(plan, sum.total, saved.returned, name_ + " outputs");
+    }
+  }
+  pass.device.combine_rows(
+      {.input = saved.returned, .index = plan.slot_of_choice, .weights = saved.router.weights, .output = output});
+  saved.shared.resize(shared_.size());
+  for (size_t j = 0; j < shared_.size(); ++j) {
+    const device::ArenaScope scope(pass.scratch);
+    const Tensor addend = pass.temporary(output.shape());
+    shared_[j].forward(pass, x, addend, saved.shared[j]);
+    add(pass, output, addend);
+  }
+  pass.observe(name_ + " output", output);
+}
+
+void Moe::backward(Pass& pass, Tensor d_output, Tensor d_x, const MoeSaved& saved) const {
+  const device::ArenaScope scope(pass.scratch);
+  const parallel::ExpertDispatch& dispatch = *pass.dispatch;
+  const parallel::ExpertDispatch::Plan& plan = saved.plan;
+  const bool stays = dispatch.ranks() == 1;
+  const Tensor d_weights = pass.temporary_statistics(saved.router.weights.shape());
+  const Tensor d_slots = pass.temporary(saved.returned.shape());
+  pass.device.combine_rows_backward({.input = saved.returned,
+                                     .index = plan.slot_of_choice,
+                                     .weights = saved.router.weights,
+                                     .d_output = d_output,
+                                     .d_input = d_slots,
+                                     .d_weights = d_weights});
+  const Tensor d_router = pass.temporary_statistics(d_x.shape());
+  router_.backward(pass, d_weights, d_router, saved.router);
+
+  const Tensor d_received = stays ? d_slots : pass.temporary(saved.received.shape());
+  dispatch.send(plan, d_slots, d_received, name_ + " output gradients");
+  const Tensor d_rows = dispatch.gather(pass.scratch, plan, d_received, name_ + " output gradients");
+  const Tensor rows = dispatch.gather(pass.scratch, plan, saved.received, name_ + " rows again");
+  const Tensor d_parts = pass.temporary(rows.shape());
+  std::vector<FeedForwardGradients> gradients(experts_.size());
+  for_experts(plan, [&](size_t e, int64_t first, int64_t count) {
+    gradients[e] =
+        experts_[e].backward_input(pass, d_rows.rows(first, count), d_parts.rows(first, count), saved.experts[e]);
+  });
+  // The weights' products run while the parts of the rows' gradients travel.
+  parallel::ExpertDispatch::Sum sum = dispatch.start_sum(pass.scratch, plan, d_parts, name_ + " row gradients");
+  for_experts(plan, [&](size_t e, int64_t first, int64_t count) {
+    experts_[e].backward_weight(pass, rows.rows(first, count), d_rows.rows(first, count), saved.experts[e],
+                                gradients[e]);
+  });
+  sum.done.wait();
+  Tensor d_sent = sum.total;
+  if (!stays) {
+    d_sent = d_slots;
+    dispatch.send_back(plan, sum.total, d_sent, name_ + " row gradients");
+  }
+  pass.device.combine_rows({.input = d_sent, .index = plan.slot_of_choice, .addend = d_router, .output = d_x});
+  for (size_t j = 0; j < shared_.size(); ++j) {
+    const device::ArenaScope inner(pass.scratch);
+    const Tensor addend = pass.temporary(d_x.shape());
+    shared_[j].backward(pass, d_output, addend, saved.shared[j]);
+    add(pass, d_x, addend);
+  }
+  pass.observe(name_ + " input gradient", d_x);
+}
+
+}  // namespace quintet::model

@@ -1,0 +1,48 @@
+// A mixture of experts in the place of an MLP (Shazeer et al. 2017): each row's output is the weighted sum of the
+// experts that its router chose, plus shared experts that see every row.
+#pragma once
+
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "lib/config/config.h"
+#include "lib/model/feed_forward.h"
+#include "lib/model/mlp.h"
+#include "lib/model/router.h"
+
+namespace quintet::model {
+
+// R: rows that arrive for this rank's experts.
+struct MoeSaved {
+  RouterSaved router;
+  parallel::ExpertDispatch::Plan plan;
+  Tensor received;                        // [R, H]
+  Tensor returned;                        // [slots, H]: what the experts made of this rank's slots
+  std::vector<FeedForwardSaved> experts;  // of this rank
+  std::vector<MlpSaved> shared;
+};
+
+class Moe {
+ public:
+  // `name` is "layers.I.moe". Registers the router, the experts of this rank and the shared experts.
+  Moe(parallel::ParameterStore& store, std::string name, int64_t layer, const config::Config& config);
+
+  // x: [T', H], kept by the caller; output: [T', H].
+  void forward(Pass& pass, Tensor x, Tensor output, MoeSaved& saved) const;
+  void backward(Pass& pass, Tensor d_output, Tensor d_x, const MoeSaved& saved) const;
+
+  const Router& router() const { return router_; }
+
+ private:
+  // Calls f(expert, first row, rows) for this rank's experts that have rows.
+  template <typename Function>
+  void for_experts(const parallel::ExpertDispatch::Plan& plan, const Function& f) const;
+
+  std::string name_;
+  Router router_;
+  std::vector<FeedForward> experts_;
+  std::deque<Mlp> shared_;
+};
+
+}  // namespace quintet::model
