@@ -77,35 +77,22 @@ kernels::HeadTensor<T> head_tensor(const Tensor& tensor) {
 
 inline kernels::RouterShape router_shape(const Tensor& probabilities, const Tensor& log_sum_exp, const RouterRows& rows,
                                          int threads) {
-  require_rank(probabilities, 2, "probabilities");
-  const int64_t count = probabilities.size(0), experts = probabilities.size(1);
-  require(log_sum_exp, {count}, "log_sum_exp");
-  require(rows.identities, {count}, "rows.identities");
-  return {.rows = count,
-          .experts = experts,
-          .rows_of = {rows.identities.as<int64_t>(), rows.sequence_length, rows.first_ordinal},
-          .threads = threads};
+  auto shape = router_operands<kernels::RouterShape>(probabilities, log_sum_exp, rows);
+  shape.threads = threads;
+  return shape;
 }
-
 inline kernels::RouterShape router_shape(const Tensor& probabilities, const Tensor& chosen, const Tensor& weights,
                                          const Tensor& log_sum_exp, const RouterRows& rows, bool normalize,
                                          int threads) {
-  kernels::RouterShape shape = router_shape(probabilities, log_sum_exp, rows, threads);
-  require_rank(chosen, 2, "experts");
-  require(chosen, {shape.rows, chosen.size(1)}, "experts");
-  require(weights, chosen.shape(), "weights");
-  shape.top_k = chosen.size(1);
-  shape.normalize = normalize;
-  QUINTET_CHECK(1 <= shape.top_k && shape.top_k <= shape.experts, "{} of {} experts", shape.top_k, shape.experts);
+  auto shape = router_operands<kernels::RouterShape>(probabilities, chosen, weights, log_sum_exp, rows, normalize);
+  shape.threads = threads;
   return shape;
 }
 
-// `rows` is [T, H], what the picked rows of `input` [R, H] add up to.
 inline kernels::CombineShape combine_shape(const Tensor& input, const Tensor& index, const Tensor& rows, int threads) {
-  require_rank(input, 2, "input");
-  require_rank(index, 2, "index");
-  require(rows, {index.size(0), input.size(1)}, "output");
-  return {.rows = index.size(0), .picks = index.size(1), .width = input.size(1), .threads = threads};
+  auto shape = combine_operands<kernels::CombineShape>(input, index, rows);
+  shape.threads = threads;
+  return shape;
 }
 
 }  // namespace quintet::device

@@ -148,4 +148,43 @@ HeadTensor<T> heads_of(const Tensor& tensor) {
   return HeadTensor<T>::contiguous(tensor.as<std::remove_const_t<T>>(), tensor.size(1), tensor.size(2), tensor.size(3));
 }
 
+// T of the rows, E of the experts.
+template <typename RouterShape>
+RouterShape router_operands(const Tensor& probabilities, const Tensor& log_sum_exp, const RouterRows& rows) {
+  require_rank(probabilities, 2, "probabilities");
+  const int64_t count = probabilities.size(0);
+  require(log_sum_exp, {count}, "log_sum_exp");
+  require(rows.identities, {count}, "rows.identities");
+  RouterShape shape;
+  shape.rows = count;
+  shape.experts = probabilities.size(1);
+  shape.rows_of = {rows.identities.as<int64_t>(), rows.sequence_length, rows.first_ordinal};
+  return shape;
+}
+template <typename RouterShape>
+RouterShape router_operands(const Tensor& probabilities, const Tensor& chosen, const Tensor& weights,
+                            const Tensor& log_sum_exp, const RouterRows& rows, bool normalize) {
+  auto shape = router_operands<RouterShape>(probabilities, log_sum_exp, rows);
+  require_rank(chosen, 2, "experts");
+  require(chosen, {shape.rows, chosen.size(1)}, "experts");
+  require(weights, chosen.shape(), "weights");
+  shape.top_k = chosen.size(1);
+  shape.normalize = normalize;
+  QUINTET_CHECK(1 <= shape.top_k && shape.top_k <= shape.experts, "{} of {} experts", shape.top_k, shape.experts);
+  return shape;
+}
+
+// `rows` is [T, H], what the picked rows of `input` [R, H] add up to.
+template <typename CombineShape>
+CombineShape combine_operands(const Tensor& input, const Tensor& index, const Tensor& rows) {
+  require_rank(input, 2, "input");
+  require_rank(index, 2, "index");
+  require(rows, {index.size(0), input.size(1)}, "output");
+  CombineShape shape;
+  shape.rows = index.size(0);
+  shape.picks = index.size(1);
+  shape.width = input.size(1);
+  return shape;
+}
+
 }  // namespace quintet::device

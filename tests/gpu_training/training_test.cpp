@@ -94,6 +94,24 @@ TEST_CASE("gradients are kept in bf16 on a GPU as on the CPU", "[quick][cuda][bf
   }
 }
 
+TEST_CASE("mixtures of experts train on a GPU as on the CPU", "[quick][cuda][moe]") {
+  const Overrides mixture = with(with(kLlama, kFewer), {"model.moe={experts: 4, top_k: 2, z_loss_weight: 0.01}"});
+  require_equal_to_cpu(mixture, {{}, {.tp = 2}});
+  require_equal_to_cpu(with(mixture, {"model.moe.shared_experts=1", "model.moe.capacity_factor=1.0"}), {{}});
+  const Overrides rounded = with(mixture, {"precision.compute=bf16", "precision.gradients=bf16"});
+  const Run exact = train(with(mixture, {"device.kind=cpu"})), one = train(with(rounded, {"device.kind=cpu"}));
+  require_within_roundings(train_on_gpu(rounded), one, exact);
+}
+
+TEST_CASE("experts on ranks that share a GPU train as on one CPU rank", "[quick][cuda][moe]") {
+  const Overrides mixture = with(kGpt2, {"model.moe={experts: 4, top_k: 2, capacity_factor: 1.25}"});
+  const Run reference = train(with(mixture, {"device.kind=cpu"}));
+  for (const uint64_t seed : {0, 1}) {
+    gpu_emulator::set_seed(seed);
+    require_equal_training(train(with(mixture, {"device.kind=cuda", "mesh.ep=2"}), 2), reference, kTolerance);
+  }
+}
+
 TEST_CASE("ranks with a GPU each train over NCCL as one CPU rank does", "[quick][cuda][nccl]") {
   gpu_emulator::set_devices(8);
   const Overrides overrides = with(kGpt2, kFewer);

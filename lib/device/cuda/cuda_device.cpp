@@ -10,6 +10,8 @@
 #include "kernels/cuda/bias.h"
 #include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/fold.h"
+#include "kernels/cuda/router.h"
+#include "kernels/cuda/row_moves.h"
 #include "kernels/cuda/swiglu.h"
 #include "lib/base/integers.h"
 #include "lib/device/cuda/cuda_arguments.h"
@@ -213,16 +215,46 @@ class CudaDevice : public Device, public WorkQueue {
     host_->cross_entropy_sum(on_host, sum);
   }
 
-  // pipeline::make_rank_device refuses models that need these.
-  void router_forward(const RouterForward&) override { QUINTET_CHECK(false, "no kernel for routers"); }
-  void router_backward(const RouterBackward&) override { QUINTET_CHECK(false, "no kernel for routers"); }
-  void router_losses(const RouterLosses&, ExactSum&, ExactSum&) override {
-    QUINTET_CHECK(false, "no kernel for routers");
+  void router_forward(const RouterForward& op) override {
+    const auto shape = router_operands<kernels::RouterShape>(op.probabilities, op.experts, op.weights, op.log_sum_exp,
+                                                             op.rows, op.normalize);
+    require(op.logits, op.probabilities.shape(), "logits");
+    require_if_present(op.selection_bias, {shape.experts}, "selection_bias");
+    kernels::router_forward(shape, op.logits.as<float>(), op.selection_bias.as<float>(), op.round_robin,
+                            op.probabilities.as<float>(), op.experts.as<int32_t>(), op.weights.as<float>(),
+                            op.log_sum_exp.as<float>(), stream_);
   }
-  void gather_rows(const GatherRows&) override { QUINTET_CHECK(false, "no kernel for rows moved by index"); }
-  void combine_rows(const CombineRows&) override { QUINTET_CHECK(false, "no kernel for rows moved by index"); }
-  void combine_rows_backward(const CombineRowsBackward&) override {
-    QUINTET_CHECK(false, "no kernel for rows moved by index");
+  void router_backward(const RouterBackward& op) override;
+  void router_losses(const RouterLosses& op, ExactSum& balance, ExactSum& z) override;
+
+  void gather_rows(const GatherRows& op) override {
+    require_rank(op.input, 2, "input");
+    const int64_t rows = op.index.elements(), width = op.input.size(1);
+    require(op.output, {rows, width}, "output");
+    visit_element_type(op.input.dtype(), [&]<typename T>() {
+      kernels::gather_rows<T>(rows, width, op.input.as<T>(), op.index.as<int32_t>(), op.output.as<T>(), stream_);
+    });
+  }
+
+  void combine_rows(const CombineRows& op) override {
+    const auto shape = combine_operands<kernels::CombineShape>(op.input, op.index, op.output);
+    require_if_present(op.weights, op.index.shape(), "weights");
+    require_if_present(op.addend, op.output.shape(), "addend");
+    visit_element_type(op.input.dtype(), [&]<typename T>() {
+      kernels::combine_rows<T>(shape, op.input.as<T>(), op.index.as<int32_t>(), op.weights.as<float>(),
+                               op.addend.as<float>(), op.output.as<T>(), stream_);
+    });
+  }
+
+  void combine_rows_backward(const CombineRowsBackward& op) override {
+    const auto shape = combine_operands<kernels::CombineShape>(op.input, op.index, op.d_output);
+    require(op.weights, op.index.shape(), "weights");
+    require(op.d_input, op.input.shape(), "d_input");
+    require(op.d_weights, op.index.shape(), "d_weights");
+    visit_element_type(op.input.dtype(), [&]<typename T>() {
+      kernels::combine_rows_backward<T>(shape, op.input.as<T>(), op.index.as<int32_t>(), op.weights.as<float>(),
+                                        op.d_output.as<T>(), op.d_input.as<T>(), op.d_weights.as<float>(), stream_);
+    });
   }
 
   void adamw(std::span<const AdamwSpan> spans, const AdamwStep& step) override;
@@ -461,16 +493,30 @@ void CudaDevice::linear_backward_weight(const LinearBackwardWeight& op) {
   require(op.d_output, {rows, outputs}, "d_output");
   require(op.weight_gradient, {outputs, inputs}, "weight_gradient");
   require_if_present(op.bias_gradient, {outputs}, "bias_gradient");
-  multiply({.operands = op.x.dtype(),
-            .result_type = op.weight_gradient.dtype(),
-            .m = outputs,
-            .n = inputs,
-            .k = rows,
-            .transpose_a = true,
-            .accumulate = true,
-            .a = op.d_output.data(),
-            .b = op.x.data(),
-            .result = op.weight_gradient.data()});
+  Product product = {.operands = op.x.dtype(),
+                     .result_type = op.weight_gradient.dtype(),
+                     .m = outputs,
+                     .n = inputs,
+                     .k = rows,
+                     .transpose_a = true,
+                     .accumulate = true,
+                     .a = op.d_output.data(),
+                     .b = op.x.data(),
+                     .result = op.weight_gradient.data()};
+  if (product.operands == DType::fp32 && product.result_type == DType::bf16) {
+    // A router's: products of fp32 give fp32, so the gradient is widened for a while, behind their workspace.
+    const int64_t elements = op.weight_gradient.elements();
+    auto* gradient = op.weight_gradient.as<bfloat16>();
+    auto* all = static_cast<std::byte*>(workspace(Products::kWorkspaceBytes + elements * int64_t{sizeof(float)}));
+    auto* wide = reinterpret_cast<float*>(all + Products::kWorkspaceBytes);
+    product.result_type = DType::fp32;
+    product.result = wide;
+    kernels::cast(elements, static_cast<const bfloat16*>(gradient), wide, stream_);
+    multiply(product);
+    kernels::cast(elements, static_cast<const float*>(wide), gradient, stream_);
+  } else {
+    multiply(product);
+  }
   if (!op.bias_gradient) return;
   // cuBLASLt's epilogue would overwrite the gradient, which sums over microbatches.
   void* scratch = workspace(kernels::bias_gradient_workspace(rows, outputs));
@@ -522,6 +568,40 @@ void CudaDevice::attention_backward(const AttentionBackward& op) {
                                     .workspace = scratch},
                                    stream_);
   });
+}
+
+void CudaDevice::router_backward(const RouterBackward& op) {
+  const RouterLosses& losses = op.losses;
+  const auto shape = router_operands<kernels::RouterShape>(losses.probabilities, op.experts, op.weights,
+                                                           losses.log_sum_exp, losses.rows, op.normalize);
+  require(losses.loads, {losses.loads.size(0), shape.experts}, "loads");
+  require(op.d_weights, op.weights.shape(), "d_weights");
+  require(op.d_logits, losses.probabilities.shape(), "d_logits");
+  kernels::router_backward(shape,
+                           {.probabilities = losses.probabilities.as<float>(),
+                            .chosen = op.experts.as<int32_t>(),
+                            .weights = op.weights.as<float>(),
+                            .log_sum_exp = losses.log_sum_exp.as<float>(),
+                            .d_weights = op.d_weights.as<float>(),
+                            .loads = losses.loads.as<float>(),
+                            .balance_scale = op.balance_scale,
+                            .z_scale = op.z_scale,
+                            .d_logits = op.d_logits.as<float>()},
+                           stream_);
+}
+
+void CudaDevice::router_losses(const RouterLosses& op, ExactSum& balance, ExactSum& z) {
+  const auto shape = router_operands<kernels::RouterShape>(op.probabilities, op.log_sum_exp, op.rows);
+  require(op.loads, {op.loads.size(0), shape.experts}, "loads");
+  if (shape.rows == 0) return;
+  std::vector<double> of_rows(static_cast<size_t>(2 * shape.rows));
+  const int64_t bytes = 2 * shape.rows * int64_t{sizeof(double)};
+  auto* on_device = static_cast<double*>(workspace(bytes));
+  kernels::router_losses(shape, op.probabilities.as<float>(), op.loads.as<float>(), op.log_sum_exp.as<float>(),
+                         on_device, stream_);
+  staging_.download(on_device, of_rows.data(), bytes);
+  balance.add(std::span<const double>(of_rows).first(static_cast<size_t>(shape.rows)));
+  z.add(std::span<const double>(of_rows).last(static_cast<size_t>(shape.rows)));
 }
 
 void CudaDevice::adamw(std::span<const AdamwSpan> spans, const AdamwStep& step) {
