@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <chrono>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -10,9 +11,11 @@
 #include "apps/quintet/bench_kernels.h"
 #include "apps/quintet/commands.h"
 #include "apps/quintet/launch.h"
+#include "apps/quintet/yardsticks.h"
 #include "lib/base/integers.h"
 #include "lib/base/random.h"
 #include "lib/config/load.h"
+#include "lib/device/cuda/cuda_device.h"
 #include "lib/device/device.h"
 #include "lib/device/memory.h"
 #include "lib/pipeline/engine.h"
@@ -76,6 +79,7 @@ struct Options {
   bool tiny = false;
   int64_t ranks = 0;
   int64_t steps = 10;
+  double seconds = 0;
   std::vector<int64_t> shape;
   std::string config;
   std::vector<std::string> overrides;
@@ -218,30 +222,58 @@ double median_of(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
+// FLOPs a second that the GPUs of all ranks do at best, as rank 0 finds on its own; 0 on CPUs. The others wait.
+double peak_of_gpus(const config::Config& config, comm::Communicator& communicator, device::Device& device) {
+  if (device.queue() == nullptr) return 0;
+  const comm::Placement& placement = communicator.placement();
+  double peak = 0;
+  if (placement.rank == 0) {
+    const bool rounded = config.precision.compute == config::ComputeType::bf16;
+    const int64_t gpus = std::min<int64_t>(placement.local_size, device::cuda_devices());
+    peak = best_product(device, rounded ? DType::bf16 : DType::fp32) *
+           static_cast<double>(gpus * (placement.world_size / placement.local_size));
+  }
+  communicator.world().barrier();
+  return peak;
+}
+
+// Whether the time for measuring is over on any rank.
+bool is_over(comm::Communicator& communicator, double spent, double limit) {
+  if (limit == 0) return false;
+  int64_t over = spent > limit ? 1 : 0;
+  communicator.world().all_reduce(Tensor(&over, DType::i64, {1}), comm::Reduction::max, "time").wait();
+  return over != 0;
+}
+
 // Whole steps on random tokens: no data, no outputs.
 int bench_step(const Options& options, comm::Communicator& communicator) {
   const config::Config config = config::load(options.config, options.overrides, communicator.placement().world_size);
   communicator.set_mesh(Mesh(config.mesh.sizes(), config.mesh.order));
   const std::unique_ptr<device::Device> device = pipeline::make_rank_device(config, communicator.placement());
+  const double peak = peak_of_gpus(config, communicator, *device);
   pipeline::Engine engine(config, communicator, *device, std::numeric_limits<int64_t>::max());
   const auto load = [&](int64_t microbatch, data::Batch& batch) {
     const int64_t sequence = config.model.seq_length;
-    const int64_t rows = config.train.micro_batch_size * sequence;
     batch.size = config.train.micro_batch_size;
     batch.sequence_length = sequence;
-    batch.counted = rows;
     batch.tokens.clear(), batch.targets.clear(), batch.positions.clear(), batch.rows.clear();
-    for (int64_t row = 0; row < rows; ++row) {
+    const auto add = [&](int64_t row) {
       const auto bits =
           philox(1, static_cast<uint64_t>(row), static_cast<uint64_t>(microbatch + 1000 * engine.data_rank()));
       batch.tokens.push_back(static_cast<int32_t>(bits[0] % static_cast<uint64_t>(config.model.vocab_size)));
       batch.targets.push_back(static_cast<int32_t>(bits[1] % static_cast<uint64_t>(config.model.vocab_size)));
       batch.positions.push_back(static_cast<int32_t>(row % sequence));
       batch.rows.push_back(row);
-    }
+    };
+    for (const data::Chunk& chunk : engine.chunks())
+      for (int64_t sample = 0; sample < batch.size; ++sample)
+        for (int64_t position = chunk.begin; position < chunk.end(); ++position) add(sample * sequence + position);
+    batch.counted = std::ssize(batch.tokens);
   };
   std::vector<double> seconds, pass_seconds, computed;  // of steps, of their passes, of a microbatch on this stage
+  double spent = 0;
   for (int64_t step = 0; step < options.steps + 1; ++step) {
+    if (step > 1 && is_over(communicator, spent, options.seconds)) break;
     communicator.world().barrier();
     const auto start = std::chrono::steady_clock::now();
     const auto elapsed = [start] {
@@ -252,8 +284,10 @@ int bench_step(const Options& options, comm::Communicator& communicator) {
     const double passed = elapsed();
     engine.update(1e-4, gradients);
     communicator.world().barrier();
+    const double took = elapsed();
+    spent += took;
     if (step == 0) continue;
-    seconds.push_back(elapsed());
+    seconds.push_back(took);
     pass_seconds.push_back(passed);
     computed.push_back((engine.executor().computed_seconds() - computed_before) /
                        static_cast<double>(engine.microbatches()));
@@ -270,6 +304,9 @@ int bench_step(const Options& options, comm::Communicator& communicator) {
       communicator.placement().world_size, device->threads(), 1e3 * median, 1e3 * seconds.front(), 1e3 * seconds.back(),
       tokens / median, tokens * flops / median / 1e9, 1e3 * median_of(pass_seconds),
       1e3 * *std::min_element(pass_seconds.begin(), pass_seconds.end()));
+  if (peak > 0)
+    fmt::print("{:.1f}% of the speed of light, which is {:.1f} TFLOP/s, the best plain product's\n",
+               100 * tokens * flops / median / peak, peak / 1e12);
   return 0;
 }
 
@@ -320,6 +357,8 @@ void add_bench(CLI::App& app, Run& run, int* argc, char*** argv) {
   step->add_option("CONFIG", options->config, "YAML file")->required();
   step->add_option("KEY=VALUE", options->overrides, "Overrides, such as mesh.dp=4");
   step->add_option("--steps", options->steps, "Measured steps")->check(CLI::Range(1, 100000));
+  step->add_option("--seconds", options->seconds, "Begin no further step after so many seconds; 0: no limit")
+      ->check(CLI::NonNegativeNumber);
 }
 
 }  // namespace quintet

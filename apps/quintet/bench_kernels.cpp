@@ -1,7 +1,6 @@
 #include "apps/quintet/bench_kernels.h"
 
 #include <algorithm>
-#include <cstring>
 #include <functional>
 #include <memory>
 #include <string>
@@ -9,6 +8,7 @@
 
 #include <fmt/core.h>
 
+#include "apps/quintet/yardsticks.h"
 #include "lib/base/integers.h"
 #include "lib/base/random.h"
 #include "lib/device/cuda/cuda_device.h"
@@ -64,22 +64,8 @@ class KernelBench {
  private:
   using Call = std::function<void()>;
 
-  // Seconds of one call: the median of five series, each long enough for the events' resolution not to matter.
   double seconds_of(const Call& call) {
-    call();
-    const auto series = [&](int64_t calls) {
-      const auto repeat = [&] {
-        for (int64_t i = 0; i < calls; ++i) call();
-      };
-      return device::cuda_seconds(*device_, repeat) / static_cast<double>(calls);
-    };
-    const double once = series(1);
-    if (tiny_) return once;
-    const int64_t calls = static_cast<int64_t>(std::clamp(0.02 / once, 3.0, 200.0));
-    std::vector<double> seconds(5);
-    for (double& value : seconds) value = series(calls);
-    std::nth_element(seconds.begin(), seconds.begin() + 2, seconds.end());
-    return seconds[2];
+    return tiny_ ? device::cuda_seconds(*device_, call) : gpu_seconds(*device_, call);
   }
 
   void print_head(const char* amount, const char* rate, const char* share) const {
@@ -99,21 +85,7 @@ class KernelBench {
                100 * rate / peak_);
   }
 
-  // Random numbers between -0.5 and 0.5. A short pattern repeats: the host would take seconds for all of it.
-  Tensor random(DType dtype, Shape shape) {
-    const int64_t pattern = std::min<int64_t>(shape.elements(), 1 << 16);
-    std::vector<float> values;
-    for (int64_t i = 0; i < pattern; ++i)
-      values.push_back(static_cast<float>(philox(1, static_cast<uint64_t>(i), 0)[0]) / 4294967296.0F - 0.5F);
-    const Tensor tensor = arena_.allocate(dtype, shape);
-    const Tensor flat = tensor.reshaped({tensor.elements()});
-    device_->copy(Tensor(values.data(), DType::fp32, {pattern}), flat.rows(0, pattern));
-    for (int64_t done = pattern; done < flat.elements(); done *= 2) {
-      const int64_t next = std::min(done, flat.elements() - done);
-      device_->copy(flat.rows(0, next), flat.rows(done, next));
-    }
-    return tensor;
-  }
+  Tensor random(DType dtype, Shape shape) { return random_operand(*device_, arena_, dtype, shape); }
   Tensor random(Shape shape) { return random(dtype_, shape); }
   Tensor statistics(Shape shape) { return random(DType::fp32, shape); }
 
@@ -141,15 +113,7 @@ class KernelBench {
     const device::ArenaScope scope(arena_);
     const Tensor from = random({sizes_.rows, sizes_.width}), to = random({sizes_.rows, sizes_.width});
     bandwidth_ = 2 * static_cast<double>(from.bytes()) / seconds_of([&] { device_->copy(from, to); });
-    const int64_t n = sizes_.product;
-    const Tensor x = random({n, n}), weight = random({n, n}), y = random({n, n});
-    const Tensor gradient = statistics({n, n});
-    const double forward = seconds_of([&] { device_->linear_forward({.x = x, .weight = weight, .output = y}); });
-    const double input =
-        seconds_of([&] { device_->linear_backward_input({.d_output = y, .weight = weight, .d_x = x}); });
-    const double weights =
-        seconds_of([&] { device_->linear_backward_weight({.x = x, .d_output = y, .weight_gradient = gradient}); });
-    peak_ = product_flops() / std::min({forward, input, weights});
+    if (!tiny_) peak_ = best_product(*device_, dtype_, sizes_.product);
   }
 
   void measure_elementwise() {
@@ -170,8 +134,14 @@ class KernelBench {
       std::vector<const std::byte*> pieces;
       for (const Tensor& piece : {a, b, c, d}) pieces.push_back(static_cast<const std::byte*>(piece.data()));
       auto* total = static_cast<std::byte*>(e.data());
-      moves("sum of 4 buffers", 5 * a.bytes(),
-            [&] { device_->queue()->sum_pieces(dtype_, pieces, total, e.elements()); });
+      // As communication does it, on a queue of its own.
+      device::WorkQueue& queue = *device_->queue();
+      const std::unique_ptr<device::SideQueue> side = queue.branch();
+      moves("sum of 4 buffers", 5 * a.bytes(), [&] {
+        side->wait_for(*queue.fence());
+        side->sum_pieces(dtype_, pieces, total, e.elements());
+        queue.wait_for(*side->fence());
+      });
     }
     const device::ArenaScope scope(arena_);
     const Tensor narrow = random(DType::bf16, shape), wide = random(DType::fp32, shape);

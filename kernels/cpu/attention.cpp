@@ -63,6 +63,7 @@ void forward_of_head(const AttentionForwardArgs<T>& args, int64_t b, int64_t hea
   alignas(64) T scores[kTileRows * kKeyTile];
 
   for (int64_t key = 0; key < shape.key_rows; key += kKeyTile) {
+    if (first_query_of(shape, key) >= shape.query_rows) break;
     const Range tile{key, std::min(key + kKeyTile, shape.key_rows)};
     const PackedOperand<T> keys = pack_transposed(args.key.at(b, key_head) + key * args.key.row_stride,
                                                   args.key.row_stride, dim, tile.size(), packed_keys);

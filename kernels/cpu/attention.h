@@ -30,12 +30,13 @@ struct AttentionShape {
 };
 
 // output = softmax(query key^T / sqrt(head_dim)) value over the keys seen, log_sum_exp their natural logarithm of the
-// denominator. A query that sees nothing gives output 0 and log_sum_exp -inf.
-template <typename T>
+// denominator. A query that sees nothing gives output 0 and log_sum_exp -inf. The output of bf16 may be fp32, where it
+// is a part of what is rounded later.
+template <typename T, typename Output = T>
 struct AttentionForwardArgs {
   AttentionShape shape;
   HeadTensor<const T> query, key, value;
-  HeadTensor<T> output;
+  HeadTensor<Output> output;
   Arithmetic<T>* log_sum_exp = nullptr;  // [batch, heads, query_rows]
   int threads = 1;
 };
@@ -43,15 +44,17 @@ template <typename T>
 void attention_forward(const AttentionForwardArgs<T>& args);
 template <>
 void attention_forward(const AttentionForwardArgs<bfloat16>& args);
+void attention_forward(const AttentionForwardArgs<bfloat16, float>& args);
 
 // Gradients are written, or added to with `accumulate`. output and log_sum_exp are those over all keys, also where
-// `key` holds only some of them: contributions of blocks of keys then add up to the whole gradient.
-template <typename T>
+// `key` holds only some of them: contributions of blocks of keys then add up to the whole gradient. The gradients of
+// bf16 may be fp32.
+template <typename T, typename Gradient = T>
 struct AttentionBackwardArgs {
   AttentionShape shape;
   HeadTensor<const T> query, key, value, output, d_output;
   const Arithmetic<T>* log_sum_exp = nullptr;
-  HeadTensor<T> d_query, d_key, d_value;
+  HeadTensor<Gradient> d_query, d_key, d_value;
   bool accumulate = false;
   int threads = 1;
 };
@@ -59,5 +62,21 @@ template <typename T>
 void attention_backward(const AttentionBackwardArgs<T>& args);
 template <>
 void attention_backward(const AttentionBackwardArgs<bfloat16>& args);
+void attention_backward(const AttentionBackwardArgs<bfloat16, float>& args);
+
+// Merges attention over further keys into attention over those before: the running output stays in the type of
+// arithmetic and is read only where its log_sum_exp is not -inf, with which the first merge may begin. Of shape, the
+// query's part is used.
+template <typename T>
+struct AttentionMergeArgs {
+  AttentionShape shape;
+  HeadTensor<const T> partial_output;
+  const Arithmetic<T>* partial_log_sum_exp = nullptr;
+  HeadTensor<Arithmetic<T>> output;
+  Arithmetic<T>* log_sum_exp = nullptr;
+  int threads = 1;
+};
+template <typename T>
+void attention_merge(const AttentionMergeArgs<T>& args);
 
 }  // namespace quintet::kernels::cpu

@@ -1,5 +1,5 @@
-// Attention over bf16: head by head through fp32, so that a result is rounded once. A thread holds one head in fp32,
-// which is linear in the sequence as well.
+// Attention over bf16: head by head through fp32, so that a result is rounded once, or left in fp32 where it is a part
+// of one. A thread holds one head in fp32, which is linear in the sequence as well.
 #include <algorithm>
 
 #include "kernels/cpu/attention.h"
@@ -21,18 +21,19 @@ class WideHead {
   void read(const HeadTensor<T>& tensor, int64_t batch, int64_t head, int64_t rows, int64_t head_dim) {
     hold(rows, head_dim);
     for (int64_t row = 0; row < rows; ++row) {
-      const bfloat16* from = tensor.at(batch, head) + row * tensor.row_stride;
+      const T* from = tensor.at(batch, head) + row * tensor.row_stride;
       float* to = data_ + row * head_dim;
 #pragma omp simd
       for (int64_t i = 0; i < head_dim; ++i) to[i] = widen(from[i]);
     }
   }
-  void write(const HeadTensor<bfloat16>& tensor, int64_t batch, int64_t head) const {
+  template <typename T>
+  void write(const HeadTensor<T>& tensor, int64_t batch, int64_t head) const {
     for (int64_t row = 0; row < rows_; ++row) {
       const float* from = data_ + row * head_dim_;
-      bfloat16* to = tensor.at(batch, head) + row * tensor.row_stride;
+      T* to = tensor.at(batch, head) + row * tensor.row_stride;
 #pragma omp simd
-      for (int64_t i = 0; i < head_dim_; ++i) to[i] = round_to<bfloat16>(from[i]);
+      for (int64_t i = 0; i < head_dim_; ++i) to[i] = round_to<T>(from[i]);
     }
   }
   void clear() { std::fill_n(data_, rows_ * head_dim_, 0.0F); }
@@ -62,12 +63,13 @@ struct BackwardHeads {
   WideHead query, key, value, output, d_output, d_query, d_key, d_value;
 };
 
-void backward_of_key_head(const AttentionBackwardArgs<bfloat16>& args, int64_t b, int64_t key_head,
+template <typename Gradient>
+void backward_of_key_head(const AttentionBackwardArgs<bfloat16, Gradient>& args, int64_t b, int64_t key_head,
                           BackwardHeads& wide) {
   const AttentionShape& shape = args.shape;
   const int64_t group = shape.heads / shape.key_heads;
   // What a gradient begins with: what is there, or nothing.
-  const auto begin = [&](WideHead& gradient, const HeadTensor<bfloat16>& tensor, int64_t head, int64_t rows) {
+  const auto begin = [&](WideHead& gradient, const HeadTensor<Gradient>& tensor, int64_t head, int64_t rows) {
     if (args.accumulate) {
       gradient.read(tensor, b, head, rows, shape.head_dim);
     } else {
@@ -102,10 +104,8 @@ void backward_of_key_head(const AttentionBackwardArgs<bfloat16>& args, int64_t b
   wide.d_value.write(args.d_value, b, key_head);
 }
 
-}  // namespace
-
-template <>
-void attention_forward(const AttentionForwardArgs<bfloat16>& args) {
+template <typename Output>
+void forward(const AttentionForwardArgs<bfloat16, Output>& args) {
   const AttentionShape& shape = args.shape;
   parallel_for(args.threads, shape.batch * shape.heads, 1, [&](int64_t begin, int64_t end) {
     thread_local ForwardHeads wide;
@@ -127,13 +127,27 @@ void attention_forward(const AttentionForwardArgs<bfloat16>& args) {
   });
 }
 
-template <>
-void attention_backward(const AttentionBackwardArgs<bfloat16>& args) {
+template <typename Gradient>
+void backward(const AttentionBackwardArgs<bfloat16, Gradient>& args) {
   const AttentionShape& shape = args.shape;
   parallel_for(args.threads, shape.batch * shape.key_heads, 1, [&](int64_t begin, int64_t end) {
     thread_local BackwardHeads wide;
     for (int64_t i = begin; i < end; ++i) backward_of_key_head(args, i / shape.key_heads, i % shape.key_heads, wide);
   });
 }
+
+}  // namespace
+
+template <>
+void attention_forward(const AttentionForwardArgs<bfloat16>& args) {
+  forward(args);
+}
+void attention_forward(const AttentionForwardArgs<bfloat16, float>& args) { forward(args); }
+
+template <>
+void attention_backward(const AttentionBackwardArgs<bfloat16>& args) {
+  backward(args);
+}
+void attention_backward(const AttentionBackwardArgs<bfloat16, float>& args) { backward(args); }
 
 }  // namespace quintet::kernels::cpu

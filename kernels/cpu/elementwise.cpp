@@ -31,6 +31,16 @@ void copy_bytes(int threads, int64_t bytes, const void* from, void* to) {
   });
 }
 
+void transpose_rows(int threads, int64_t outer, int64_t inner, int64_t bytes, const void* from, void* to) {
+  parallel_for(threads, outer * inner, 1024, [=](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      const int64_t source = row % outer * inner + row / outer;
+      std::memcpy(static_cast<std::byte*>(to) + row * bytes, static_cast<const std::byte*>(from) + source * bytes,
+                  static_cast<size_t>(bytes));
+    }
+  });
+}
+
 template <typename T>
 void scale(int threads, int64_t elements, Arithmetic<T> factor, T* values) {
   for_elements(threads, elements, [=](int64_t begin, int64_t end) {

@@ -15,6 +15,8 @@ void fill(int threads, int64_t elements, T value, T* to);
 template <typename From, typename To>
 void cast(int threads, int64_t elements, const From* from, To* to);
 void copy_bytes(int threads, int64_t bytes, const void* from, void* to);
+// to[i][o] = from[o][i], runs of `bytes` each.
+void transpose_rows(int threads, int64_t outer, int64_t inner, int64_t bytes, const void* from, void* to);
 
 template <typename T>
 void scale(int threads, int64_t elements, Arithmetic<T> factor, T* values);

@@ -20,8 +20,8 @@ using config::Activation;
 using config::Norm;
 using config::Position;
 
-// A module of ours, `layers.I.` left out, and what transformers calls it. Several modules under one name are
-// concatenated in the order of this table.
+// A module of ours, `layers.I.` left out, and what transformers calls it; # stands for the number of an expert. Several
+// modules under one name are concatenated in the order of this table.
 struct ModuleName {
   std::string_view ours, theirs;
   bool transposed = false;
@@ -59,19 +59,25 @@ constexpr ModuleName kLlamaModules[] = {
     {"mlp.gate", "mlp.gate_proj"},
     {"mlp.up", "mlp.up_proj"},
     {"mlp.down", "mlp.down_proj"},
+    {"moe.router", "block_sparse_moe.gate"},
+    {"moe.experts.#.gate", "block_sparse_moe.experts.#.w1"},
+    {"moe.experts.#.up", "block_sparse_moe.experts.#.w3"},
+    {"moe.experts.#.down", "block_sparse_moe.experts.#.w2"},
     {"final_norm", "model.norm"},
     {"output", "lm_head"},
 };
 
-// Qwen2 and Qwen3 use Llama's names.
+// Mixtral, Qwen2 and Qwen3 use Llama's names.
 NameTable table_of(Architecture architecture) {
   if (architecture == Architecture::gpt2) return {"transformer.h.", kGpt2Modules};
   return {"model.layers.", kLlamaModules};
 }
 
-// "layers.3.attention.query.weight" = {"3", "attention.query", ".weight"}; outside layers the first is empty.
+// "layers.3.moe.experts.7.up.weight" = {"3", "7", "moe.experts.#.up", ".weight"}; numbers that are not there are empty.
 struct ParameterName {
-  std::string_view layer, module, kind;
+  std::string_view layer, expert;
+  std::string module;
+  std::string_view kind;
 };
 
 ParameterName split(std::string_view name) {
@@ -88,7 +94,18 @@ ParameterName split(std::string_view name) {
   QUINTET_CHECK(dot != name.npos, "{} is no parameter", name);
   parts.module = name.substr(0, dot);
   parts.kind = name.substr(dot);
+  constexpr std::string_view kExperts = "moe.experts.";
+  if (name.substr(0, kExperts.size()) == kExperts) {
+    parts.expert = name.substr(kExperts.size(), name.find('.', kExperts.size()) - kExperts.size());
+    parts.module.replace(kExperts.size(), parts.expert.size(), "#");
+  }
   return parts;
+}
+
+std::string with_number(std::string_view name, std::string_view number) {
+  std::string numbered(name);
+  const size_t place = numbered.find('#');
+  return place == numbered.npos ? numbered : numbered.replace(place, 1, number);
 }
 
 size_t position_of(const NameTable& table, std::string_view module) {
@@ -208,6 +225,17 @@ Json llama_config(const config::Model& model, Architecture architecture) {
     case Architecture::qwen3:
       json = {{"architectures", Json::array({"Qwen3ForCausalLM"})}, {"model_type", "qwen3"}, {"attention_bias", false}};
       break;
+    case Architecture::mixtral:
+      json = {{"architectures", Json::array({"MixtralForCausalLM"})},
+              {"model_type", "mixtral"},
+              {"num_local_experts", model.moe->experts},
+              {"num_experts_per_tok", model.moe->top_k},
+              {"router_aux_loss_coef",
+               model.moe->balance == config::MoeBalance::aux_loss ? model.moe->aux_loss_weight : 0.0},
+              {"router_jitter_noise", 0.0},
+              {"output_router_logits", false},
+              {"sliding_window", nullptr}};
+      break;
     default:
       json = {{"architectures", Json::array({"LlamaForCausalLM"})},
               {"model_type", "llama"},
@@ -217,7 +245,7 @@ Json llama_config(const config::Model& model, Architecture architecture) {
   json.update({{"vocab_size", model.vocab_size},
                {"max_position_embeddings", model.seq_length},
                {"hidden_size", model.hidden_size},
-               {"intermediate_size", model.ffn_hidden_size},
+               {"intermediate_size", model.moe ? model.moe->ffn_hidden_size : model.ffn_hidden_size},
                {"num_hidden_layers", model.layers},
                {"num_attention_heads", model.heads},
                {"num_key_value_heads", model.kv_heads},
@@ -228,6 +256,18 @@ Json llama_config(const config::Model& model, Architecture architecture) {
                {"rope_scaling", llama_rope_scaling(model)},
                {"attention_dropout", 0.0}});
   return json;
+}
+
+Json quintet_experts(const config::Moe& moe) {
+  return {{"experts", moe.experts},
+          {"top_k", moe.top_k},
+          {"ffn_hidden_size", moe.ffn_hidden_size},
+          {"every", moe.every},
+          {"shared_experts", moe.shared_experts},
+          {"normalize_top_k", moe.normalize_top_k},
+          {"routing", config::name_of(moe.routing)},
+          {"balance", config::name_of(moe.balance)},
+          {"capacity_factor", moe.capacity_factor ? Json(*moe.capacity_factor) : Json(nullptr)}};
 }
 
 // Under SPEC's own keys.
@@ -258,21 +298,31 @@ Json quintet_config(const config::Model& model) {
           {"qk_norm", model.qk_norm},
           {"bias", model.bias},
           {"qkv_bias", model.qkv_bias},
-          {"tie_embeddings", model.tie_embeddings}};
+          {"tie_embeddings", model.tie_embeddings},
+          {"moe", model.moe ? quintet_experts(*model.moe) : Json(nullptr)}};
+}
+
+bool has_mixtral_experts(const config::Model& model) {
+  const config::Moe& moe = *model.moe;
+  return moe.every == 1 && moe.shared_experts == 0 && moe.normalize_top_k && moe.routing == config::Routing::learned &&
+         moe.balance != config::MoeBalance::bias && !moe.capacity_factor;
 }
 
 }  // namespace
 
 Architecture architecture_of(const config::Model& model) {
-  if (model.moe) return Architecture::quintet;
   const bool heads_fill_hidden = model.heads * model.head_dim == model.hidden_size;
   const bool gpt2 = model.norm == Norm::layernorm && model.activation == Activation::gelu &&
                     model.position == Position::learned && model.bias && model.qkv_bias && !model.qk_norm &&
                     model.tie_embeddings && model.kv_heads == model.heads && heads_fill_hidden;
-  if (gpt2) return Architecture::gpt2;
+  if (gpt2 && !model.moe) return Architecture::gpt2;
   const bool llama_like = model.norm == Norm::rmsnorm && model.activation == Activation::swiglu &&
                           model.position == Position::rope && !model.bias;
   if (!llama_like) return Architecture::quintet;
+  if (model.moe) {
+    const bool mixtral = !model.qkv_bias && !model.qk_norm && has_mixtral_experts(model);
+    return mixtral ? Architecture::mixtral : Architecture::quintet;
+  }
   if (!model.qkv_bias) return model.qk_norm ? Architecture::qwen3 : Architecture::llama;
   return !model.qk_norm && heads_fill_hidden ? Architecture::qwen2 : Architecture::quintet;
 }
@@ -309,7 +359,7 @@ std::vector<HuggingFaceTensor> hugging_face_tensors(const config::Model& model,
       const ParameterName name = split(parameter.name);
       const ModuleName& module = table.modules[position_of(table, name.module)];
       const std::string layer = name.layer.empty() ? "" : fmt::format("{}{}.", table.layer_prefix, name.layer);
-      tensor.entry.name = fmt::format("{}{}{}", layer, module.theirs, name.kind);
+      tensor.entry.name = fmt::format("{}{}{}", layer, with_number(module.theirs, name.expert), name.kind);
       tensor.transposed = module.transposed && parameter.shape.size() == 2;
     }
     const auto [found, is_new] = index.emplace(tensor.entry.name, tensors.size());

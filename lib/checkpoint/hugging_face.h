@@ -14,7 +14,7 @@
 namespace quintet::checkpoint {
 
 // What transformers would call a model. `quintet` fits none of them: it keeps SPEC's own names.
-enum class Architecture { gpt2, llama, qwen2, qwen3, quintet };
+enum class Architecture { gpt2, llama, mixtral, qwen2, qwen3, quintet };
 
 Architecture architecture_of(const config::Model& model);
 
@@ -29,8 +29,8 @@ struct HuggingFaceTensor {
   bool transposed = false;
 };
 
-// `parameters`: the logical tensors of the model, unsharded and unpadded, all of one dtype. The order of the result is
-// that of the first source of each.
+// `parameters`: the logical tensors of the model, unsharded and unpadded, all trained ones of one dtype. The order of
+// the result is that of the first source of each.
 std::vector<HuggingFaceTensor> hugging_face_tensors(const config::Model& model,
                                                     std::span<const TensorEntry> parameters);
 

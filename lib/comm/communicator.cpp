@@ -33,10 +33,22 @@ uint8_t lane_of(uint8_t first, Axis axis) { return static_cast<uint8_t>(first + 
 
 }  // namespace
 
+void Operation::join() {
+  if (strand_) strand_->join();
+}
+
+bool Operation::joined() const { return !strand_ || strand_->joined(); }
+
+bool Operation::happened() { return poll() && (!strand_ || strand_->happened()); }
+
+bool Operation::silent() { return strand_ && strand_->on_device() && poll(); }
+
 bool Handle::done() const {
   if (!operation_) return true;
   communicator_->progress();
-  return operation_->poll();
+  if (!operation_->poll()) return false;
+  operation_->join();
+  return true;
 }
 
 void Handle::wait() {
@@ -48,7 +60,8 @@ void Handle::wait() {
 
 void Handle::host_wait() {
   if (!operation_) return;
-  communicator_->wait(*operation_, Communicator::Until::done);
+  communicator_->wait(*operation_, Communicator::Until::happened);
+  operation_->join();
   operation_.reset();
 }
 
@@ -81,21 +94,23 @@ std::string Communicator::label_of(int64_t rank) const {
 
 void Communicator::set_watchdog(double seconds) { watchdog_seconds_ = seconds; }
 
+bool Communicator::carries_device_memory() const { return transport_->carries_device_memory(); }
+
 void Communicator::set_queue(device::WorkQueue* queue, std::unique_ptr<DeviceGroups> groups) {
   if (queue != nullptr && placement_.world_size > 1 && !groups && !transport_->carries_device_memory())
     fail(ExitCode::config,
          "device.kind: processes that share a GPU, or that have no NCCL, cannot exchange its memory; start one process "
          "with --ranks {}, no more processes on a node than it has GPUs, or choose cpu",
          placement_.world_size);
-  if (device_groups_) {
+  Memory& memory = transport_->memory();
+  if (memory.queue() != nullptr) {
     if (std::uncaught_exceptions() > 0) {
       withdraw_all();
     } else {
       drain();
     }
+    memory.queue()->while_host_waits({});
   }
-  Memory& memory = transport_->memory();
-  if (memory.queue() != nullptr) memory.queue()->while_host_waits({});
   memory.use(queue);
   device_groups_ = std::move(groups);
   // What the device waits for may be waiting for this rank's progress; and the world may end meanwhile.
@@ -151,11 +166,16 @@ ProcessGroup& Communicator::world() {
 }
 
 Handle Communicator::post(const std::shared_ptr<Operation>& operation) {
-  if (operation->poll()) return {};
-  in_flight_.push_back(operation);
-  // The last handle gone while an exception unwinds: the operands die next.
+  if (!operation->poll()) {
+    in_flight_.push_back(operation);
+  } else if (operation->joined()) {
+    return {};
+  }
+  // The last handle is gone. While an exception unwinds the operands die next; else they are handed on next, in the
+  // device's order.
   const auto abandon = [this, operation](Operation*) {
-    if (std::uncaught_exceptions() > 0) withdraw_all();
+    if (std::uncaught_exceptions() > 0) return withdraw_all();
+    QUINTET_CHECK(operation->joined(), "nobody waited for {}", operation->describe());
   };
   return {*this, std::shared_ptr<Operation>(operation.get(), abandon)};
 }
@@ -183,7 +203,7 @@ void Communicator::wait(Operation& operation, Until until) {
   for (int64_t rounds = 0;; ++rounds) {
     const uint64_t events = transport_->events();
     progress();
-    if (until == Until::done ? operation.poll() : operation.joinable()) return;
+    if (until == Until::happened ? operation.happened() : operation.joinable()) return;
     if (transport_->moves() != moves) {
       moves = transport_->moves();
       last_movement = Clock::now();
@@ -212,7 +232,7 @@ void Communicator::fail_watchdog(const Operation& operation) {
 void Communicator::drain() {
   while (!in_flight_.empty()) {
     const std::shared_ptr<Operation> first = in_flight_.front();
-    wait(*first, Until::done);
+    wait(*first, Until::happened);
   }
 }
 

@@ -49,6 +49,9 @@ class Communicator {
   // kind on all ranks, or where there are none as the transport's messages: an Error(config) where it has no way to.
   void set_queue(device::WorkQueue* queue, std::unique_ptr<DeviceGroups> groups = nullptr);
 
+  // Whether messages may carry the memory of devices: those of threads may.
+  bool carries_device_memory() const;
+
   // This rank's group along `axes`, made on first use. See ProcessGroup for booking.
   ProcessGroup& group(AxisSet axes, std::optional<Axis> booked_under);
   // Its block of `size` consecutive ranks along `axis`, as Mesh::block_of; one size an axis.
@@ -72,8 +75,8 @@ class Communicator {
 
   Handle post(const std::shared_ptr<Operation>& operation);
   void poll_all();
-  // Blocks until the operation is done, moving on all others; or until its device can wait for it.
-  enum class Until : uint8_t { joinable, done };
+  // Blocks until the operation has happened, moving on all others; or until its device can wait for it.
+  enum class Until : uint8_t { joinable, happened };
   void wait(Operation& operation, Until until);
   // Gives all operations up: this rank is about to unwind.
   void withdraw_all();

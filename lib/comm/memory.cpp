@@ -1,26 +1,17 @@
 #include "lib/comm/memory.h"
 
-#include <cstring>
-
-#include "lib/base/error.h"
-#include "lib/comm/fold.h"
-
 namespace quintet::comm {
 
-void Memory::copy(std::span<const std::byte> from, std::byte* to) const {
-  if (from.empty() || from.data() == to) return;
-  if (on_device(to)) {
-    queue_->copy_bytes(from.data(), to, static_cast<int64_t>(from.size()));
-  } else {
-    std::memcpy(to, from.data(), from.size());
-  }
+void Memory::use(device::WorkQueue* queue) {
+  sides_.clear();
+  queue_ = queue;
 }
 
-void Memory::fold(DType dtype, Reduction reduction, std::span<const std::byte* const> pieces, std::byte* output,
-                  int64_t elements) const {
-  if (!on_device(output)) return comm::fold(dtype, reduction, pieces, output, elements);
-  QUINTET_CHECK(reduction == Reduction::sum, "devices add alone");
-  queue_->sum_pieces(dtype, pieces, output, elements);
+std::shared_ptr<Strand> Memory::strand(const void* operand, uint8_t lane, std::optional<int64_t> peer) {
+  if (!on_device(operand)) return host_;
+  std::unique_ptr<device::SideQueue>& side = sides_[{lane, peer}];
+  if (!side) side = queue_->branch();
+  return std::make_shared<Strand>(*queue_, *side);
 }
 
 }  // namespace quintet::comm

@@ -1,33 +1,34 @@
-// The memory that a rank's messages lie in: the host's, where things are done at once, or its device's, where they are
-// done in the device's order.
+// The memory that a rank's messages lie in: the host's, or its device's, where each lane has queues beside the device's
+// own.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
-#include <span>
+#include <map>
+#include <memory>
+#include <optional>
+#include <utility>
 
-#include "lib/base/dtype.h"
-#include "lib/comm/process_group.h"
+#include "lib/comm/strand.h"
 #include "lib/device/queue.h"
 
 namespace quintet::comm {
 
 class Memory {
  public:
-  // Of the rank's device; null: all memory is the host's.
-  void use(device::WorkQueue* queue) { queue_ = queue; }
+  // Of the rank's device; null: all memory is the host's. No operation may be under way.
+  void use(device::WorkQueue* queue);
   device::WorkQueue* queue() const { return queue_; }
 
   bool on_device(const void* memory) const { return queue_ != nullptr && queue_->holds(memory); }
 
-  // `from` is this rank's or a peer's memory of the same kind as `to`.
-  void copy(std::span<const std::byte> from, std::byte* to) const;
-  // As comm::fold; all pieces are of the same kind of memory as `output`. On a device sums alone.
-  void fold(DType dtype, Reduction reduction, std::span<const std::byte* const> pieces, std::byte* output,
-            int64_t elements) const;
+  // For an operation that is being posted on operands there. On a device the collectives of a lane follow one another,
+  // and so do the messages from and to each peer.
+  std::shared_ptr<Strand> strand(const void* operand, uint8_t lane, std::optional<int64_t> peer = std::nullopt);
 
  private:
   device::WorkQueue* queue_ = nullptr;
+  std::map<std::pair<uint8_t, std::optional<int64_t>>, std::unique_ptr<device::SideQueue>> sides_;
+  std::shared_ptr<Strand> host_ = std::make_shared<Strand>();
 };
 
 }  // namespace quintet::comm

@@ -18,8 +18,16 @@ MessageGroup::MessageGroup(Communicator& communicator, Transport& transport, uin
       lane_(lane),
       name_(std::move(name)) {}
 
-OperationInfo MessageGroup::info(std::string_view kind, std::string_view what, int64_t bytes) const {
-  return {&communicator_, &transport_, kind, std::string(what), bytes, name_, lane_};
+OperationInfo MessageGroup::info(std::string_view kind, std::string_view what, const Tensor& operand,
+                                 std::optional<int64_t> peer) const {
+  return {.communicator = &communicator_,
+          .transport = &transport_,
+          .kind = kind,
+          .what = std::string(what),
+          .bytes = operand.bytes(),
+          .group_name = name_,
+          .lane = lane_,
+          .strand = transport_.memory().strand(operand.data(), lane_, peer)};
 }
 
 ProcessGroup* MessageGroup::twin_for(const Tensor& tensor) {
@@ -32,6 +40,13 @@ ProcessGroup* MessageGroup::twin_for(const Tensor& tensor) {
                                   .name = name_});
 }
 
+void MessageGroup::copy(const Tensor& from, const Tensor& to) {
+  if (from.data() == to.data()) return;
+  const auto strand = transport_.memory().strand(to.data(), lane_);
+  strand->copy(bytes_of(from), bytes_of(to).data());
+  strand->join();
+}
+
 Handle MessageGroup::post(OperationInfo info, Exchange exchange) {
   return communicator_.post(std::make_shared<ExchangeOperation>(std::move(info), std::move(exchange)));
 }
@@ -40,79 +55,89 @@ Handle MessageGroup::do_all_reduce(Tensor tensor, Reduction reduction, std::stri
   if (size() == 1) return {};
   if (ProcessGroup* twin = twin_for(tensor)) return twin->all_reduce(tensor, reduction, what);
   return communicator_.post(
-      std::make_shared<AllReduceOperation>(info("all-reduce", what, tensor.bytes()), *this, tensor, reduction));
+      std::make_shared<AllReduceOperation>(info("all-reduce", what, tensor), *this, tensor, reduction));
 }
 
 Handle MessageGroup::do_reduce_scatter(Tensor input, std::span<const int64_t> counts, Tensor output,
                                        std::string_view what) {
   if (size() == 1) {
-    transport_.memory().copy(bytes_of(input), bytes_of(output).data());
+    copy(input, output);
     return {};
   }
   if (ProcessGroup* twin = twin_for(input)) return twin->reduce_scatter(input, counts, output, what);
-  return communicator_.post(std::make_shared<ReduceScatterOperation>(info("reduce-scatter", what, input.bytes()), *this,
-                                                                     input, counts, output));
+  return communicator_.post(
+      std::make_shared<ReduceScatterOperation>(info("reduce-scatter", what, input), *this, input, counts, output));
 }
 
 Handle MessageGroup::do_all_gather(Tensor input, std::span<const int64_t> counts, Tensor output,
                                    std::string_view what) {
-  if (ProcessGroup* twin = size() > 1 ? twin_for(output) : nullptr)
-    return twin->all_gather(input, counts, output, what);
+  if (size() == 1) {
+    copy(input, output);
+    return {};
+  }
+  if (ProcessGroup* twin = twin_for(output)) return twin->all_gather(input, counts, output, what);
+  OperationInfo gather = info("all-gather", what, output);
   const auto places = pieces_of(output, counts);
-  transport_.memory().copy(bytes_of(input), places[static_cast<size_t>(rank())].data());
-  if (size() == 1) return {};
   const Tag tag = transport_.next_tag(lane_);
-  Exchange exchange;
+  Exchange exchange(gather.strand);
   for_each_peer(*this, [&](int64_t member, int64_t peer) {
     exchange.send(transport_, peer, tag, bytes_of(input));
     exchange.receive(transport_, peer, tag, places[static_cast<size_t>(member)]);
   });
-  return post(info("all-gather", what, output.bytes()), std::move(exchange));
+  gather.strand->copy(bytes_of(input), places[static_cast<size_t>(rank())].data());
+  return post(std::move(gather), std::move(exchange));
 }
 
 Handle MessageGroup::do_broadcast(Tensor tensor, int64_t root, std::string_view what) {
   if (size() == 1) return {};
   if (ProcessGroup* twin = twin_for(tensor)) return twin->broadcast(tensor, root, what);
+  OperationInfo broadcast = info("broadcast", what, tensor);
   const Tag tag = transport_.next_tag(lane_);
-  Exchange exchange;
+  Exchange exchange(broadcast.strand);
   if (rank() == root) {
     for_each_peer(*this, [&](int64_t, int64_t peer) { exchange.send(transport_, peer, tag, bytes_of(tensor)); });
   } else {
     exchange.receive(transport_, members()[static_cast<size_t>(root)], tag, bytes_of(tensor));
   }
-  return post(info("broadcast", what, tensor.bytes()), std::move(exchange));
+  return post(std::move(broadcast), std::move(exchange));
 }
 
 Handle MessageGroup::do_all_to_all(Tensor input, std::span<const int64_t> send_counts, Tensor output,
                                    std::span<const int64_t> receive_counts, std::string_view what) {
-  if (ProcessGroup* twin = size() > 1 ? twin_for(input) : nullptr)
-    return twin->all_to_all(input, send_counts, output, receive_counts, what);
+  if (size() == 1) {
+    copy(input, output);
+    return {};
+  }
+  if (ProcessGroup* twin = twin_for(input)) return twin->all_to_all(input, send_counts, output, receive_counts, what);
+  OperationInfo exchanged = info("all-to-all", what, input);
   const auto outgoing = pieces_of(input, send_counts), incoming = pieces_of(output, receive_counts);
-  transport_.memory().copy(outgoing[static_cast<size_t>(rank())], incoming[static_cast<size_t>(rank())].data());
-  if (size() == 1) return {};
   const Tag tag = transport_.next_tag(lane_);
-  Exchange exchange;
+  Exchange exchange(exchanged.strand);
   for_each_peer(*this, [&](int64_t member, int64_t peer) {
     exchange.send(transport_, peer, tag, outgoing[static_cast<size_t>(member)]);
     exchange.receive(transport_, peer, tag, incoming[static_cast<size_t>(member)]);
   });
-  return post(info("all-to-all", what, input.bytes()), std::move(exchange));
+  const auto own = static_cast<size_t>(rank());
+  exchanged.strand->copy(outgoing[own], incoming[own].data());
+  return post(std::move(exchanged), std::move(exchange));
 }
 
 Handle MessageGroup::do_send(Tensor tensor, int64_t to, std::string_view what) {
   if (ProcessGroup* twin = twin_for(tensor)) return twin->send(tensor, to, what);
   const int64_t peer = members()[static_cast<size_t>(to)];
-  Exchange exchange;
+  OperationInfo send = info("send", what, tensor, peer);
+  Exchange exchange(send.strand);
   exchange.send(transport_, peer, transport_.next_send_tag(lane_, peer), bytes_of(tensor));
-  return post(info("send", what, tensor.bytes()), std::move(exchange));
+  return post(std::move(send), std::move(exchange));
 }
 
 Handle MessageGroup::do_receive(Tensor tensor, int64_t from, std::string_view what) {
   if (ProcessGroup* twin = twin_for(tensor)) return twin->receive(tensor, from, what);
   const int64_t peer = members()[static_cast<size_t>(from)];
-  Exchange exchange;
+  OperationInfo receive = info("receive", what, tensor, peer);
+  Exchange exchange(receive.strand);
   exchange.receive(transport_, peer, transport_.next_receive_tag(lane_, peer), bytes_of(tensor));
-  return post(info("receive", what, tensor.bytes()), std::move(exchange));
+  return post(std::move(receive), std::move(exchange));
 }
 
 }  // namespace quintet::comm

@@ -35,7 +35,11 @@ class MessageGroup : public ProcessGroup {
  private:
   // The twin, if the operation that this tensor belongs to is the twin's.
   ProcessGroup* twin_for(const Tensor& tensor);
-  OperationInfo info(std::string_view kind, std::string_view what, int64_t bytes) const;
+  // `operand` is one of the operation's and says where they lie; `peer`, of a message.
+  OperationInfo info(std::string_view kind, std::string_view what, const Tensor& operand,
+                     std::optional<int64_t> peer = std::nullopt) const;
+  // What collectives of one member are.
+  void copy(const Tensor& from, const Tensor& to);
   Handle post(OperationInfo info, Exchange exchange);
 
   Communicator& communicator_;

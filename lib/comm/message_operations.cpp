@@ -48,11 +48,12 @@ std::vector<std::span<std::byte>> pieces_of(const Tensor& tensor, std::span<cons
 }
 
 void Exchange::send(Transport& transport, int64_t peer, Tag tag, std::span<const std::byte> data) {
-  if (!data.empty()) outgoing_.entries.push_back({peer, transport.send(peer, tag, data)});
+  if (!data.empty()) outgoing_.entries.push_back({peer, transport.send(peer, tag, data, *strand_)});
 }
 
 void Exchange::receive(Transport& transport, int64_t peer, Tag tag, std::span<std::byte> destination) {
-  if (!destination.empty()) incoming_.entries.push_back({peer, transport.receive_into(peer, tag, destination)});
+  if (!destination.empty())
+    incoming_.entries.push_back({peer, transport.receive_into(peer, tag, destination, *strand_)});
 }
 
 bool Exchange::received() {
@@ -86,15 +87,16 @@ std::vector<int64_t> Exchange::not_taken() const {
   return peers;
 }
 
-Fold::Fold(Transport& transport, const ProcessGroup& group, Tag tag, DType dtype, Reduction reduction,
+Fold::Fold(const OperationInfo& info, const ProcessGroup& group, Tag tag, DType dtype, Reduction reduction,
            std::span<const std::byte> own, std::byte* output)
-    : memory_(&transport.memory()), dtype_(dtype), reduction_(reduction), own_(own), output_(output) {
+    : strand_(info.strand), dtype_(dtype), reduction_(reduction), own_(own), output_(output) {
   if (own.empty()) return;
   members_.assign(group.members().begin(), group.members().end());
   incoming_.resize(members_.size());
   pieces_.resize(members_.size());
   for_each_peer(group, [&](int64_t member, int64_t peer) {
-    incoming_[static_cast<size_t>(member)] = transport.receive(peer, tag, static_cast<int64_t>(own.size()));
+    incoming_[static_cast<size_t>(member)] =
+        info.transport->receive(peer, tag, static_cast<int64_t>(own.size()), *strand_);
   });
 }
 
@@ -106,7 +108,7 @@ bool Fold::done() {
     const int64_t bytes = open_pieces();
     for (size_t member = 0; member < incoming_.size(); ++member)
       if (!incoming_[member]) pieces_[member] = own_.data() + offset_;
-    memory_->fold(dtype_, reduction_, pieces_, output_ + offset_, div_exact(bytes, size_of(dtype_)));
+    strand_->fold(dtype_, reduction_, pieces_, output_ + offset_, div_exact(bytes, size_of(dtype_)));
     for (const auto& incoming : incoming_)
       if (incoming) incoming->close();
     offset_ += bytes;
@@ -147,13 +149,13 @@ std::string ExchangeOperation::describe() const {
 
 ReduceScatterOperation::ReduceScatterOperation(OperationInfo info, const ProcessGroup& group, Tensor input,
                                                std::span<const int64_t> counts, Tensor output)
-    : info_(std::move(info)) {
+    : Operation(info.strand), info_(std::move(info)), scatter_(info_.strand) {
   const Tag tag = info_.transport->next_tag(info_.lane);
   const auto pieces = pieces_of(input, counts);
   for_each_peer(group, [&](int64_t member, int64_t peer) {
     scatter_.send(*info_.transport, peer, tag, pieces[static_cast<size_t>(member)]);
   });
-  fold_ = Fold(*info_.transport, group, tag, input.dtype(), Reduction::sum, pieces[static_cast<size_t>(group.rank())],
+  fold_ = Fold(info_, group, tag, input.dtype(), Reduction::sum, pieces[static_cast<size_t>(group.rank())],
                static_cast<std::byte*>(output.data()));
 }
 
@@ -168,11 +170,16 @@ std::string ReduceScatterOperation::describe() const {
 
 AllReduceOperation::AllReduceOperation(OperationInfo info, const ProcessGroup& group, Tensor tensor,
                                        Reduction reduction)
-    : info_(std::move(info)), group_(group), tensor_(tensor), reduction_(reduction) {
+    : Operation(info.strand),
+      info_(std::move(info)),
+      group_(group),
+      tensor_(tensor),
+      reduction_(reduction),
+      scatter_(info_.strand),
+      gather_(info_.strand) {
   const Tag tag = info_.transport->next_tag(info_.lane);
   gather_tag_ = info_.transport->next_tag(info_.lane);
-  const bool on_device = info_.transport->memory().on_device(tensor.data());
-  if (tensor.bytes() <= kTinyBytes && group.size() <= kDirectMembers && !on_device) {
+  if (tensor.bytes() <= kTinyBytes && group.size() <= kDirectMembers && !info_.strand->on_device()) {
     start_direct(tag);
   } else {
     start_scattered(tag);
@@ -184,7 +191,7 @@ void AllReduceOperation::start_direct(Tag tag) {
   const std::span<std::byte> all = {static_cast<std::byte*>(tensor_.data()), static_cast<size_t>(tensor_.bytes())};
   direct_result_.resize(all.size());
   for_each_peer(group_, [&](int64_t, int64_t peer) { scatter_.send(*info_.transport, peer, tag, all); });
-  fold_ = Fold(*info_.transport, group_, tag, tensor_.dtype(), reduction_, all, direct_result_.data());
+  fold_ = Fold(info_, group_, tag, tensor_.dtype(), reduction_, all, direct_result_.data());
 }
 
 void AllReduceOperation::start_scattered(Tag tag) {
@@ -198,7 +205,7 @@ void AllReduceOperation::start_scattered(Tag tag) {
     scatter_.send(*info_.transport, peer, tag, pieces_[static_cast<size_t>(member)]);
   });
   const std::span<std::byte> own = pieces_[static_cast<size_t>(group_.rank())];
-  fold_ = Fold(*info_.transport, group_, tag, tensor_.dtype(), reduction_, own, own.data());
+  fold_ = Fold(info_, group_, tag, tensor_.dtype(), reduction_, own, own.data());
 }
 
 bool AllReduceOperation::poll() {

@@ -24,11 +24,14 @@ struct OperationInfo {
   int64_t bytes = 0;
   std::string_view group_name;  // "dp+ep"; lives as long as the group
   uint8_t lane = 0;
+  std::shared_ptr<Strand> strand;
 };
 
 // Pieces on their way to and from peers (world ranks). Empty pieces do not travel.
 class Exchange {
  public:
+  explicit Exchange(std::shared_ptr<Strand> strand) : strand_(std::move(strand)) {}
+
   void send(Transport& transport, int64_t peer, Tag tag, std::span<const std::byte> data);
   void receive(Transport& transport, int64_t peer, Tag tag, std::span<std::byte> destination);
 
@@ -51,6 +54,7 @@ class Exchange {
     std::vector<Entry> entries;
     size_t first_pending = 0;  // only the first is asked: all must be done, and each ask costs a lock
   };
+  std::shared_ptr<Strand> strand_;
   Queue<Outgoing> outgoing_;
   Queue<Incoming> incoming_;
 };
@@ -60,7 +64,7 @@ class Fold {
  public:
   Fold() = default;
   // `own` is this rank's piece; the others' come under `tag`. With nothing to fold (no bytes) it is done at once.
-  Fold(Transport& transport, const ProcessGroup& group, Tag tag, DType dtype, Reduction reduction,
+  Fold(const OperationInfo& info, const ProcessGroup& group, Tag tag, DType dtype, Reduction reduction,
        std::span<const std::byte> own, std::byte* output);
 
   bool done();
@@ -71,7 +75,7 @@ class Fold {
   // Opens the next piece of every peer, all of which are ready; their size in bytes.
   int64_t open_pieces();
 
-  const Memory* memory_ = nullptr;
+  std::shared_ptr<Strand> strand_;
   std::vector<int64_t> members_;
   std::vector<std::unique_ptr<Incoming>> incoming_;  // in group order; none at this rank's place
   size_t first_pending_ = 0;
@@ -86,7 +90,8 @@ class Fold {
 // Messages only: all-gather, broadcast, all-to-all, send, receive.
 class ExchangeOperation : public Operation {
  public:
-  ExchangeOperation(OperationInfo info, Exchange exchange) : info_(std::move(info)), exchange_(std::move(exchange)) {}
+  ExchangeOperation(OperationInfo info, Exchange exchange)
+      : Operation(info.strand), info_(std::move(info)), exchange_(std::move(exchange)) {}
   bool poll() override { return exchange_.received() && exchange_.sent(); }
   void withdraw() override { exchange_.withdraw(); }
   std::string describe() const override;

@@ -210,7 +210,7 @@ void MpiTransport::detach(MpiStream* stream) {
   }
 }
 
-std::unique_ptr<Outgoing> MpiTransport::send(int64_t peer, Tag tag, std::span<const std::byte> data) {
+std::unique_ptr<Outgoing> MpiTransport::send(int64_t peer, Tag tag, std::span<const std::byte> data, Strand&) {
   if (static_cast<int64_t>(data.size()) > kEagerBytes) return std::make_unique<MpiOutgoing>(*this, peer, tag, data);
   auto copy = std::make_unique<std::byte[]>(data.size());
   std::memcpy(copy.get(), data.data(), data.size());
@@ -219,11 +219,11 @@ std::unique_ptr<Outgoing> MpiTransport::send(int64_t peer, Tag tag, std::span<co
   return std::make_unique<MpiDispatched>();
 }
 
-std::unique_ptr<Incoming> MpiTransport::receive_into(int64_t peer, Tag tag, std::span<std::byte> destination) {
+std::unique_ptr<Incoming> MpiTransport::receive_into(int64_t peer, Tag tag, std::span<std::byte> destination, Strand&) {
   return std::make_unique<MpiIncoming>(*this, peer, tag, static_cast<int64_t>(destination.size()), destination.data());
 }
 
-std::unique_ptr<Incoming> MpiTransport::receive(int64_t peer, Tag tag, int64_t bytes) {
+std::unique_ptr<Incoming> MpiTransport::receive(int64_t peer, Tag tag, int64_t bytes, Strand&) {
   return std::make_unique<MpiIncoming>(*this, peer, tag, bytes, nullptr);
 }
 

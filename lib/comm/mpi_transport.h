@@ -28,9 +28,9 @@ class MpiTransport : public Transport {
   explicit MpiTransport(bool crowded);
   ~MpiTransport() override;
 
-  std::unique_ptr<Outgoing> send(int64_t peer, Tag tag, std::span<const std::byte> data) override;
-  std::unique_ptr<Incoming> receive_into(int64_t peer, Tag tag, std::span<std::byte> destination) override;
-  std::unique_ptr<Incoming> receive(int64_t peer, Tag tag, int64_t bytes) override;
+  std::unique_ptr<Outgoing> send(int64_t peer, Tag tag, std::span<const std::byte> data, Strand&) override;
+  std::unique_ptr<Incoming> receive_into(int64_t peer, Tag tag, std::span<std::byte> destination, Strand&) override;
+  std::unique_ptr<Incoming> receive(int64_t peer, Tag tag, int64_t bytes, Strand&) override;
   void progress() override;
   uint64_t events() override { return 0; }
   void nap(uint64_t seen_events, int64_t rounds) override;

@@ -32,9 +32,9 @@ NcclChannel::NcclChannel(Transport& transport, std::span<const int64_t> members,
   const std::span<std::byte> bytes{reinterpret_cast<std::byte*>(&id_), sizeof(id_)};
   if (rank == 0) {
     require_nccl(ncclGetUniqueId(&id_), "a communicator's unique id");
-    for (const int64_t peer : members.subspan(1)) ids_sent_.push_back(transport.send(peer, tag, bytes));
+    for (const int64_t peer : members.subspan(1)) ids_sent_.push_back(transport.send(peer, tag, bytes, host_));
   } else {
-    id_received_ = transport.receive_into(members[0], tag, bytes);
+    id_received_ = transport.receive_into(members[0], tag, bytes, host_);
   }
   join_when_known();
 }
@@ -99,7 +99,7 @@ void NcclChannel::advance() {
   require_nccl(state, waiting_.empty() ? "an operation under way" : waiting_.front()->what);
   for (; !waiting_.empty(); waiting_.pop_front()) {
     Launch& launch = *waiting_.front();
-    dynamic_cast<const device::cuda::Event&>(*launch.inputs).hold(stream_);
+    device::cuda::hold_for(*launch.inputs, stream_);
     require_nccl(launch.call(comm_, stream_), launch.what);
     launch.finished.record(stream_);
     launch.launched = true;

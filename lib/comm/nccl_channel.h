@@ -55,6 +55,7 @@ class NcclChannel {
   bool standing();
 
   ncclUniqueId id_{};
+  Strand host_;  // of the messages that bring it
   std::vector<std::unique_ptr<Outgoing>> ids_sent_;
   std::unique_ptr<Incoming> id_received_;
   int size_, rank_;

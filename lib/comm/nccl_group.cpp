@@ -81,7 +81,7 @@ class NcclOperation : public Operation {
   void join() override {
     if (!finished_) queue_.wait_for(launch_->finished);
   }
-  bool silent() const override { return true; }
+  bool silent() override { return true; }
   void withdraw() override {
     if (!finished_) channel_.abort();
   }

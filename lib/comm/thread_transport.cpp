@@ -59,8 +59,8 @@ std::optional<Cause> ThreadWorld::cause() const {
 
 class ThreadOutgoing : public Outgoing {
  public:
-  ThreadOutgoing(ThreadTransport& transport, std::shared_ptr<Letter> letter)
-      : transport_(transport), letter_(std::move(letter)) {}
+  ThreadOutgoing(ThreadTransport& transport, std::shared_ptr<Letter> letter, Strand& strand)
+      : transport_(transport), letter_(std::move(letter)), strand_(strand) {}
   ~ThreadOutgoing() override {
     if (letter_) letter_->take_back();
   }
@@ -74,7 +74,7 @@ class ThreadOutgoing : public Outgoing {
         return false;
       }
     }
-    if (letter_->read() != nullptr) transport_.memory().queue()->wait_for(*letter_->read());
+    if (letter_->read()) strand_.wait_for(letter_->read());
     letter_.reset();
     transport_.moved();
     return true;
@@ -83,12 +83,14 @@ class ThreadOutgoing : public Outgoing {
  private:
   ThreadTransport& transport_;
   std::shared_ptr<Letter> letter_;  // empty: done, or never needed
+  Strand& strand_;
 };
 
 class ThreadIncoming : public Incoming {
  public:
-  ThreadIncoming(ThreadTransport& transport, int64_t peer, Tag tag, int64_t bytes, std::byte* destination)
-      : transport_(transport), key_{peer, tag}, bytes_(bytes), destination_(destination) {}
+  ThreadIncoming(ThreadTransport& transport, int64_t peer, Tag tag, int64_t bytes, std::byte* destination,
+                 Strand& strand)
+      : transport_(transport), key_{peer, tag}, bytes_(bytes), destination_(destination), strand_(strand) {}
   ~ThreadIncoming() override {
     if (open_) letter_->end_read(false);
   }
@@ -98,12 +100,11 @@ class ThreadIncoming : public Incoming {
     if (!fetch()) return false;
     QUINTET_CHECK(static_cast<int64_t>(letter_->data().size()) == bytes_, "rank {} sent {} bytes where {} are expected",
                   key_.from, letter_->data().size(), bytes_);
+    QUINTET_CHECK(strand_.on_device() == (letter_->written() != nullptr),
+                  "a message between a device's memory and the host's");
     transport_.moved();
     if (destination_ != nullptr) {
-      const Memory& memory = transport_.memory();
-      QUINTET_CHECK(memory.on_device(destination_) == (letter_->written() != nullptr),
-                    "a message between a device's memory and the host's");
-      memory.copy(open(), destination_);
+      strand_.copy(open(), destination_);
       close();
     }
     return true;
@@ -112,11 +113,7 @@ class ThreadIncoming : public Incoming {
   std::span<const std::byte> open() override {
     if (!letter_->begin_read()) throw Aborted(fmt::format("rank {} took a message back", key_.from));
     open_ = true;
-    if (letter_->written() != nullptr) {
-      device::WorkQueue* queue = transport_.memory().queue();
-      QUINTET_CHECK(queue != nullptr, "a message from a device to a rank without one");
-      queue->wait_for(*letter_->written());
-    }
+    if (letter_->written()) strand_.wait_for(letter_->written());
     return letter_->data();
   }
 
@@ -128,8 +125,7 @@ class ThreadIncoming : public Incoming {
       return;
     }
     ThreadWorld::Mailbox& sender = transport_.mailbox(key_.from);
-    std::shared_ptr<const device::Fence> read;
-    if (letter_->written() != nullptr) read = transport_.memory().queue()->fence();
+    std::shared_ptr<const device::Fence> read = strand_.fence();
     bool awaited = false;
     {
       const std::lock_guard lock(sender.mutex);
@@ -160,13 +156,14 @@ class ThreadIncoming : public Incoming {
   ThreadWorld::Key key_;
   int64_t bytes_;
   std::byte* destination_;
+  Strand& strand_;
   std::shared_ptr<Letter> letter_;
   bool open_ = false, closed_ = false;
 };
 
-std::unique_ptr<Outgoing> ThreadTransport::send(int64_t peer, Tag tag, std::span<const std::byte> data) {
-  auto letter =
-      std::make_shared<Letter>(rank_, data, memory().on_device(data.data()) ? memory().queue()->fence() : nullptr);
+std::unique_ptr<Outgoing> ThreadTransport::send(int64_t peer, Tag tag, std::span<const std::byte> data,
+                                                Strand& strand) {
+  auto letter = std::make_shared<Letter>(rank_, data, strand.fence());
   ThreadWorld::Mailbox& receiver = mailbox(peer);
   bool wanted = false;
   {
@@ -178,16 +175,17 @@ std::unique_ptr<Outgoing> ThreadTransport::send(int64_t peer, Tag tag, std::span
   }
   if (wanted) receiver.changed.notify_one();
   if (letter->copied()) letter.reset();
-  return std::make_unique<ThreadOutgoing>(*this, std::move(letter));
+  return std::make_unique<ThreadOutgoing>(*this, std::move(letter), strand);
 }
 
-std::unique_ptr<Incoming> ThreadTransport::receive_into(int64_t peer, Tag tag, std::span<std::byte> destination) {
+std::unique_ptr<Incoming> ThreadTransport::receive_into(int64_t peer, Tag tag, std::span<std::byte> destination,
+                                                        Strand& strand) {
   return std::make_unique<ThreadIncoming>(*this, peer, tag, static_cast<int64_t>(destination.size()),
-                                          destination.data());
+                                          destination.data(), strand);
 }
 
-std::unique_ptr<Incoming> ThreadTransport::receive(int64_t peer, Tag tag, int64_t bytes) {
-  return std::make_unique<ThreadIncoming>(*this, peer, tag, bytes, nullptr);
+std::unique_ptr<Incoming> ThreadTransport::receive(int64_t peer, Tag tag, int64_t bytes, Strand& strand) {
+  return std::make_unique<ThreadIncoming>(*this, peer, tag, bytes, nullptr, strand);
 }
 
 void ThreadTransport::progress() {

@@ -25,13 +25,13 @@ class Letter {
   std::span<const std::byte> data() const { return data_; }
   bool copied() const { return copy_ != nullptr; }
   // Of memory on a device, else null.
-  const device::Fence* written() const { return written_.get(); }
+  const std::shared_ptr<const device::Fence>& written() const { return written_; }
 
   bool begin_read();  // false: taken back
   // `read`, of memory on a device: behind what reads it.
   void end_read(bool consumed, std::shared_ptr<const device::Fence> read = nullptr);
   bool consumed() const { return state_.load(std::memory_order_acquire) == State::consumed; }
-  const device::Fence* read() const { return read_.get(); }  // once consumed
+  const std::shared_ptr<const device::Fence>& read() const { return read_; }  // once consumed
   // Waits for a running read to end.
   void take_back();
 
@@ -96,9 +96,10 @@ class ThreadTransport : public Transport {
  public:
   ThreadTransport(std::shared_ptr<ThreadWorld> world, int64_t rank) : world_(std::move(world)), rank_(rank) {}
 
-  std::unique_ptr<Outgoing> send(int64_t peer, Tag tag, std::span<const std::byte> data) override;
-  std::unique_ptr<Incoming> receive_into(int64_t peer, Tag tag, std::span<std::byte> destination) override;
-  std::unique_ptr<Incoming> receive(int64_t peer, Tag tag, int64_t bytes) override;
+  std::unique_ptr<Outgoing> send(int64_t peer, Tag tag, std::span<const std::byte> data, Strand& strand) override;
+  std::unique_ptr<Incoming> receive_into(int64_t peer, Tag tag, std::span<std::byte> destination,
+                                         Strand& strand) override;
+  std::unique_ptr<Incoming> receive(int64_t peer, Tag tag, int64_t bytes, Strand& strand) override;
   void progress() override;
   uint64_t events() override;
   void nap(uint64_t seen_events, int64_t rounds) override;

@@ -66,9 +66,11 @@ class Transport {
 
   // Messages are never empty, and both ends know their size. Receives without destination of the same size come in the
   // same pieces, a multiple of 64 bytes each but the last.
-  virtual std::unique_ptr<Outgoing> send(int64_t peer, Tag tag, std::span<const std::byte> data) = 0;
-  virtual std::unique_ptr<Incoming> receive_into(int64_t peer, Tag tag, std::span<std::byte> destination) = 0;
-  virtual std::unique_ptr<Incoming> receive(int64_t peer, Tag tag, int64_t bytes) = 0;
+  // `strand` is their operation's and outlives them: memory on a device is read and written by it.
+  virtual std::unique_ptr<Outgoing> send(int64_t peer, Tag tag, std::span<const std::byte> data, Strand& strand) = 0;
+  virtual std::unique_ptr<Incoming> receive_into(int64_t peer, Tag tag, std::span<std::byte> destination,
+                                                 Strand& strand) = 0;
+  virtual std::unique_ptr<Incoming> receive(int64_t peer, Tag tag, int64_t bytes, Strand& strand) = 0;
 
   // Moves messages on; throws Aborted when the world is ending.
   virtual void progress() = 0;
@@ -81,8 +83,8 @@ class Transport {
   // or when that takes too long.
   virtual void halt() noexcept {}
 
-  // Whether messages may lie in the memory of devices. They then arrive, and are given back, in the order of the
-  // devices' work: the host goes on before.
+  // Whether messages may lie in the memory of devices. They then arrive, and are given back, in the order of their
+  // strands: the host goes on before.
   virtual bool carries_device_memory() const { return false; }
   Memory& memory() { return memory_; }
 

@@ -335,6 +335,27 @@ void check_data(Review& review) {
   }
 }
 
+void check_documents(Review& review) {
+  const Config& config = review.config;
+  const Data& data = config.data;
+  if (review.sound({"data.end_of_document", "model.vocab_size"}) && data.end_of_document &&
+      *data.end_of_document >= config.model.vocab_size) {
+    review.problem({"data.end_of_document", "model.vocab_size"},
+                   "{} is not a token of model.vocab_size ({}); choose 0 to {}", *data.end_of_document,
+                   config.model.vocab_size, config.model.vocab_size - 1);
+  }
+  if (!review.sound({"data.end_of_document", "data.tokenizer"}) || data.end_of_document || data.tokenizer != "bytes")
+    return;
+  const auto needs_ends = [&](std::string_view key, bool asked) {
+    if (!asked || !review.sound({key})) return;
+    review.problem({key},
+                   "needs to know where documents end, but data.tokenizer bytes has no token for that; give "
+                   "data.end_of_document, such as 10 where a line is a document, or choose false");
+  };
+  needs_ends("data.document_mask", data.document_mask);
+  needs_ends("data.mask_end_of_document", data.mask_end_of_document);
+}
+
 // Steps after the last one are never reached.
 void check_dump_steps(Review& review, std::string_view key, const std::vector<int64_t>& steps, int64_t first) {
   if (!review.sound({key, "train.steps"}) || steps.empty()) return;
@@ -390,6 +411,16 @@ void check_parameters(Review& review) {
         "{}, with {} layers, {} heads of {} and an MLP {} wide, makes more than 2^50 parameters; choose less",
         model.hidden_size, model.layers, model.heads, model.head_dim, model.ffn_hidden_size);
   }
+  if (!model.moe || !review.sound({"model.moe.experts", "model.moe.shared_experts", "model.moe.ffn_hidden_size"}))
+    return;
+  const Moe& moe = *model.moe;
+  if (product({model.layers, moe.experts + moe.shared_experts, model.hidden_size, moe.ffn_hidden_size}) >
+      kMostElements) {
+    review.problem({"model.moe.experts", "model.moe.ffn_hidden_size"},
+                   "{} and {} shared ones in {} layers, each model.hidden_size ({}) by model.moe.ffn_hidden_size ({}), "
+                   "make more than 2^50 parameters; choose less",
+                   moe.experts, moe.shared_experts, model.layers, model.hidden_size, moe.ffn_hidden_size);
+  }
 }
 
 void check_activations(Review& review) {
@@ -426,6 +457,7 @@ void check_rules(Review& review, int64_t world_size) {
   check_precision(review);
   check_rope_scaling(review);
   check_data(review);
+  check_documents(review);
   check_logging(review);
   check_totals(review);
   check_parameters(review);

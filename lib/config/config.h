@@ -182,6 +182,7 @@ struct Data {
   bool shuffle = false;
   bool document_mask = false;
   bool mask_end_of_document = false;
+  std::optional<int64_t> end_of_document;  // none = the tokenizer's, where it has one
   bool operator==(const Data&) const = default;
 };
 

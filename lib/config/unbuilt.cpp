@@ -15,7 +15,10 @@ struct Unbuilt {
 };
 
 constexpr std::array kUnbuilt = {
-    Unbuilt{"mesh.cp", [](const Config& c) { return c.mesh.cp > 1; }, "1"},
+    Unbuilt{"mesh.cp", [](const Config& c) { return c.mesh.cp > 1 && c.device.kind == DeviceKind::cuda; },
+            "1, or device.kind cpu"},
+    Unbuilt{"model.moe", [](const Config& c) { return c.model.moe && c.device.kind == DeviceKind::cuda; },
+            "a dense model, or device.kind cpu"},
     Unbuilt{"parallel.pipeline.schedule",
             [](const Config& c) {
               return c.parallel.pipeline.schedule == PipelineSchedule::interleaved ||
@@ -30,8 +33,6 @@ constexpr std::array kUnbuilt = {
             "auto or text"},
     Unbuilt{"data.order", [](const Config& c) { return c.data.order == DataOrder::megatron; }, "quintet"},
     Unbuilt{"data.tokenizer", [](const Config& c) { return c.data.tokenizer != "bytes"; }, "bytes"},
-    Unbuilt{"data.document_mask", [](const Config& c) { return c.data.document_mask; }, "false"},
-    Unbuilt{"data.mask_end_of_document", [](const Config& c) { return c.data.mask_end_of_document; }, "false"},
     Unbuilt{"checkpoint.every", [](const Config& c) { return c.checkpoint.every > 0; }, "0"},
     Unbuilt{"checkpoint.resume",
             [](const Config& c) { return c.checkpoint.resume != "auto" && c.checkpoint.resume != "never"; },

@@ -67,13 +67,21 @@ SampleOrder order_of(const DatasetOptions& options, const std::vector<Source>& s
 Dataset::Dataset(const DatasetOptions& options) : Dataset(options, open_sources(options)) {}
 
 Dataset::Dataset(const DatasetOptions& options, std::vector<Source> sources)
-    : sources_(std::move(sources)), sequence_length_(options.sequence_length), order_(order_of(options, sources_)) {}
+    : sources_(std::move(sources)),
+      sequence_length_(options.sequence_length),
+      documents_(options.documents),
+      order_(order_of(options, sources_)) {}
 
-void Dataset::sample(int64_t ordinal, std::span<int32_t> tokens) {
+void Dataset::sample(int64_t ordinal, std::span<int32_t> tokens, std::vector<int64_t>* document_starts) {
   QUINTET_CHECK(static_cast<int64_t>(tokens.size()) == sequence_length_ + 1, "{} places for {} + 1 tokens",
                 tokens.size(), sequence_length_);
   const SampleOrder::Place place = order_.at(ordinal);
-  sources_[static_cast<size_t>(place.source)].tokens.read(place.window * sequence_length_, tokens);
+  const TokenRange& source = sources_[static_cast<size_t>(place.source)].tokens;
+  const int64_t begin = place.window * sequence_length_;
+  source.read(begin, tokens);
+  if (document_starts == nullptr) return;
+  *document_starts = source.document_starts(begin + 1, begin + sequence_length_);
+  for (int64_t& start : *document_starts) start -= begin;
 }
 
 int64_t Dataset::windows() const {

@@ -19,6 +19,13 @@ struct Entry {
   std::optional<double> weight = std::nullopt;
 };
 
+// What is made of documents' ends.
+struct Documents {
+  std::optional<int32_t> end_token = std::nullopt;  // stands last in every document
+  bool mask_attention = false;                      // attention and positions do not cross ends
+  bool mask_end = false;                            // the prediction made from end_token does not count
+};
+
 struct DatasetOptions {
   std::string key = "data.train";   // the config key that errors name
   std::vector<Entry> entries = {};  // weights on all or on none; without them all entries are one source
@@ -26,6 +33,7 @@ struct DatasetOptions {
   int64_t sequence_length = 0;  // S
   uint64_t seed = 0;
   bool shuffle = true;
+  Documents documents = {};
 };
 
 // A source as the start table shows it and as errors name it.
@@ -53,17 +61,20 @@ class Dataset {
   Dataset(const DatasetOptions& options, std::vector<Source> sources);
 
   // The S + 1 tokens of a sample: S inputs and, one further, S targets. Any ordinal >= 0; they run through the epochs.
-  // One thread at a time.
-  void sample(int64_t ordinal, std::span<int32_t> tokens);
+  // One thread at a time. `document_starts` gets the inputs at which a document starts, ascending, the first one left
+  // out.
+  void sample(int64_t ordinal, std::span<int32_t> tokens, std::vector<int64_t>* document_starts = nullptr);
 
   // Windows of all sources that are drawn from, N_val of a validation set.
   int64_t windows() const;
   int64_t sequence_length() const { return sequence_length_; }
+  const Documents& documents() const { return documents_; }
   std::vector<SourceSummary> summary() const;
 
  private:
   std::vector<Source> sources_;
   int64_t sequence_length_;
+  Documents documents_;
   SampleOrder order_;
 };
 

@@ -53,7 +53,7 @@ std::shared_ptr<const TokenSource> open_source(const std::string& key, std::span
   if (patterns.empty()) fail(ExitCode::config, "{}: names no file; give a file, a folder, a glob or a list", key);
   const std::vector<std::string> paths = expand_paths(key, patterns);
   if (reading.format == "auto") refuse_other_formats(key, paths);
-  return std::make_shared<TextSource>(key, paths);
+  return std::make_shared<TextSource>(key, paths, reading.end_of_document);
 }
 
 int64_t vocabulary_size(const std::string& tokenizer) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -11,8 +12,9 @@
 namespace quintet::data {
 
 struct Reading {
-  std::string format = "auto";      // auto | text
-  std::string tokenizer = "bytes";  // bytes
+  std::string format = "auto";                            // auto | text
+  std::string tokenizer = "bytes";                        // bytes
+  std::optional<int32_t> end_of_document = std::nullopt;  // the token that ends a document
 };
 
 // One source of the files behind `patterns` (see expand_paths), in order; `key` is the config key that errors name.

@@ -7,7 +7,9 @@
 
 namespace quintet::data {
 
-TextSource::TextSource(const std::string& key, const std::vector<std::string>& paths) {
+TextSource::TextSource(const std::string& key, const std::vector<std::string>& paths,
+                       std::optional<int32_t> end_of_document)
+    : end_of_document_(end_of_document) {
   QUINTET_CHECK(!paths.empty());
   int64_t end = 0;
   for (const std::string& path : paths) {
@@ -38,6 +40,15 @@ std::vector<int64_t> TextSource::document_starts(int64_t begin, int64_t end) con
   // A file starts where the one before ends; behind the last nothing starts.
   for (auto it = std::lower_bound(ends_.begin(), ends_.end() - 1, begin); it != ends_.end() - 1 && *it < end; ++it)
     starts.push_back(*it);
+  if (!end_of_document_) return starts;
+  const int64_t first = std::max<int64_t>(begin, 1), last = std::min(end, token_count());
+  if (first >= last) return starts;
+  std::vector<int32_t> before(static_cast<size_t>(last - first));  // the token before each place
+  read(first - 1, before);
+  for (int64_t place = first; place < last; ++place)
+    if (before[static_cast<size_t>(place - first)] == *end_of_document_) starts.push_back(place);
+  std::sort(starts.begin(), starts.end());
+  starts.erase(std::unique(starts.begin(), starts.end()), starts.end());
   return starts;
 }
 

@@ -72,6 +72,15 @@ class CpuDevice : public Device {
     });
   }
 
+  void transpose_rows(Tensor input, Tensor output) override {
+    require_rank(input, 3, "input");
+    require(output, {input.size(1), input.size(0), input.size(2)}, "output");
+    QUINTET_CHECK(input.dtype() == output.dtype(), "{} and {} in transpose_rows", name_of(input.dtype()),
+                  name_of(output.dtype()));
+    kernels::transpose_rows(threads_, input.size(0), input.size(1), input.size(2) * size_of(input.dtype()),
+                            input.data(), output.data());
+  }
+
   void scale(Tensor tensor, double factor) override {
     visit_storage_type(tensor.dtype(), [&]<typename T>() {
       kernels::scale<T>(threads_, tensor.elements(), static_cast<Arithmetic<T>>(factor), tensor.as<T>());
@@ -321,14 +330,15 @@ class CpuDevice : public Device {
     require(op.value, op.key.shape(), "value");
     require(op.output, op.query.shape(), "output");
     require(op.log_sum_exp, {shape.batch, shape.heads, shape.query_rows}, "log_sum_exp");
-    visit_storage_type(op.query.dtype(), [&]<typename T>() {
-      kernels::attention_forward<T>({.shape = shape,
-                                     .query = head_tensor<const T>(op.query),
-                                     .key = head_tensor<const T>(op.key),
-                                     .value = head_tensor<const T>(op.value),
-                                     .output = head_tensor<T>(op.output),
-                                     .log_sum_exp = op.log_sum_exp.as<Arithmetic<T>>(),
-                                     .threads = threads_});
+    visit_with_result(op.query, op.output, [&]<typename T, typename Output>() {
+      kernels::attention_forward(
+          kernels::AttentionForwardArgs<T, Output>{.shape = shape,
+                                                   .query = head_tensor<const T>(op.query),
+                                                   .key = head_tensor<const T>(op.key),
+                                                   .value = head_tensor<const T>(op.value),
+                                                   .output = head_tensor<Output>(op.output),
+                                                   .log_sum_exp = op.log_sum_exp.as<Arithmetic<T>>(),
+                                                   .threads = threads_});
     });
   }
 
@@ -342,19 +352,37 @@ class CpuDevice : public Device {
     require(op.d_query, op.query.shape(), "d_query");
     require(op.d_key, op.key.shape(), "d_key");
     require(op.d_value, op.key.shape(), "d_value");
-    visit_storage_type(op.query.dtype(), [&]<typename T>() {
-      kernels::attention_backward<T>({.shape = shape,
-                                      .query = head_tensor<const T>(op.query),
-                                      .key = head_tensor<const T>(op.key),
-                                      .value = head_tensor<const T>(op.value),
-                                      .output = head_tensor<const T>(op.output),
-                                      .d_output = head_tensor<const T>(op.d_output),
-                                      .log_sum_exp = op.log_sum_exp.as<Arithmetic<T>>(),
-                                      .d_query = head_tensor<T>(op.d_query),
-                                      .d_key = head_tensor<T>(op.d_key),
-                                      .d_value = head_tensor<T>(op.d_value),
-                                      .accumulate = op.accumulate,
-                                      .threads = threads_});
+    visit_with_result(op.query, op.d_query, [&]<typename T, typename Gradient>() {
+      kernels::attention_backward(
+          kernels::AttentionBackwardArgs<T, Gradient>{.shape = shape,
+                                                      .query = head_tensor<const T>(op.query),
+                                                      .key = head_tensor<const T>(op.key),
+                                                      .value = head_tensor<const T>(op.value),
+                                                      .output = head_tensor<const T>(op.output),
+                                                      .d_output = head_tensor<const T>(op.d_output),
+                                                      .log_sum_exp = op.log_sum_exp.as<Arithmetic<T>>(),
+                                                      .d_query = head_tensor<Gradient>(op.d_query),
+                                                      .d_key = head_tensor<Gradient>(op.d_key),
+                                                      .d_value = head_tensor<Gradient>(op.d_value),
+                                                      .accumulate = op.accumulate,
+                                                      .threads = threads_});
+    });
+  }
+
+  void attention_merge(const AttentionMerge& op) override {
+    require_rank(op.output, 4, "output");
+    const Shape shape = op.output.shape(), statistics = {shape[0], shape[2], shape[1]};
+    require(op.partial_output, shape, "partial_output");
+    require(op.partial_log_sum_exp, statistics, "partial_log_sum_exp");
+    require(op.log_sum_exp, statistics, "log_sum_exp");
+    visit_storage_type(op.partial_output.dtype(), [&]<typename T>() {
+      kernels::attention_merge<T>(
+          {.shape = {.batch = shape[0], .heads = shape[2], .query_rows = shape[1], .head_dim = shape[3]},
+           .partial_output = head_tensor<const T>(op.partial_output),
+           .partial_log_sum_exp = op.partial_log_sum_exp.as<Arithmetic<T>>(),
+           .output = head_tensor<Arithmetic<T>>(op.output),
+           .log_sum_exp = op.log_sum_exp.as<Arithmetic<T>>(),
+           .threads = threads_});
     });
   }
 

@@ -140,7 +140,8 @@ struct RopeNormBackward {
 // Causal attention, tiled with online softmax: memory is linear in the sequence. Query q sees key k when
 // first_key + k <= first_query + q and, with document starts, first_key + k >= document_starts[b, q]. A query that sees
 // nothing gives output 0 and log_sum_exp -inf. Query head h uses key head h * key_heads / heads.
-// output = softmax(q k^T / sqrt(D)) v. Dao 2023 (FlashAttention-2).
+// output = softmax(q k^T / sqrt(D)) v. Dao 2023 (FlashAttention-2). Under bf16 the output may be in the type of
+// arithmetic: a part of what is rounded once it is whole (CPU).
 struct AttentionForward {
   Tensor query;                            // [B, S_q, N, D]
   Tensor key, value;                       // [B, S_k, N_kv, D]
@@ -150,7 +151,8 @@ struct AttentionForward {
   Tensor log_sum_exp;                      // [B, N, S_q], natural log
 };
 
-// d_query, d_key, d_value are written, or added to with `accumulate` (a ring's later blocks).
+// d_query, d_key, d_value are written, or added to with `accumulate` (a ring's later blocks). Under bf16 all three may
+// be in the type of arithmetic (CPU).
 struct AttentionBackward {
   Tensor query, key, value;
   int64_t first_query = 0, first_key = 0;
@@ -159,6 +161,15 @@ struct AttentionBackward {
   Tensor d_output;
   Tensor d_query, d_key, d_value;
   bool accumulate = false;
+};
+
+// Attention over further keys joins attention over those before: both outputs are whole softmaxes of their own, and
+// become that over all keys. output is read only where log_sum_exp is not -inf. Liu et al. 2023 (Ring Attention).
+struct AttentionMerge {
+  Tensor partial_output;       // [B, S_q, N, D]
+  Tensor partial_log_sum_exp;  // [B, N, S_q]
+  Tensor output;               // [B, S_q, N, D], in the type of arithmetic
+  Tensor log_sum_exp;          // [B, N, S_q]
 };
 
 // Softmax statistics of a vocabulary shard: maximum[t] of the valid columns, sum_exp[t] of exp(logit - maximum), and
@@ -291,6 +302,8 @@ class Device {
   // that may change, or has been written, when the call returns.
   virtual void copy(Tensor from, Tensor to) = 0;
   virtual void scale(Tensor tensor, double factor) = 0;
+  // output[q][p] = input[p][q], runs of W elements each: [P, Q, W] to [Q, P, W].
+  virtual void transpose_rows(Tensor input, Tensor output) = 0;
   // output = residual + dropout(branch); without residual, dropout(branch) alone. output may alias either. [T, H]
   virtual void add_dropout(Tensor residual, Tensor branch, const Dropout& dropout, Tensor output) = 0;
 
@@ -307,6 +320,7 @@ class Device {
   virtual void rope_norm_backward(const RopeNormBackward& op) = 0;
   virtual void attention_forward(const AttentionForward& op) = 0;
   virtual void attention_backward(const AttentionBackward& op) = 0;
+  virtual void attention_merge(const AttentionMerge& op) = 0;
   virtual void cross_entropy_statistics(const CrossEntropyStatistics& op) = 0;
   virtual void cross_entropy_merge(const CrossEntropyMerge& op) = 0;
   virtual void cross_entropy_gradient(const CrossEntropyGradient& op) = 0;

@@ -37,8 +37,17 @@ Attention::Attention(parallel::ParameterStore& store, std::string name, const co
                    {.split = Split::row, .bias = config.bias, .init = residual_init(config)});
 }
 
-Shape Attention::heads_shape(const Pass& pass, int64_t heads) const {
-  return {pass.sequences(), pass.tokens() / pass.sequences(), heads, head_dim_};
+parallel::ContextAttention Attention::core(Pass& pass) const {
+  return {.device = pass.device,
+          .scratch = pass.scratch,
+          .region = pass.context,
+          .name = name_,
+          .sequences = pass.sequences(),
+          .heads = heads_,
+          .key_heads = key_heads_,
+          .head_dim = head_dim_,
+          .document_starts = pass.batch.document_starts,
+          .all_document_starts = pass.batch.all_document_starts};
 }
 
 void Attention::project(Pass& pass, Tensor x, const Linear& linear, const parallel::Parameter* scale, int64_t heads,
@@ -90,12 +99,10 @@ void Attention::forward(Pass& pass, Tensor x, Tensor output, AttentionSaved& sav
   pass.observe(name_ + ".value", saved.value);
 
   saved.context = pass.keep({tokens, heads_ * head_dim_});
-  saved.log_sum_exp = pass.keep_statistics({pass.sequences(), heads_, tokens / pass.sequences()});
-  pass.device.attention_forward({.query = saved.query.ready.reshaped(heads_shape(pass, heads_)),
-                                 .key = saved.key.ready.reshaped(heads_shape(pass, key_heads_)),
-                                 .value = saved.value.reshaped(heads_shape(pass, key_heads_)),
-                                 .output = saved.context.reshaped(heads_shape(pass, heads_)),
-                                 .log_sum_exp = saved.log_sum_exp});
+  saved.log_sum_exp = pass.keep_statistics({tokens * heads_});
+  core(pass).forward(saved.query.ready.reshaped({tokens, heads_ * head_dim_}),
+                     saved.key.ready.reshaped({tokens, key_heads_ * head_dim_}), saved.value, saved.context,
+                     saved.log_sum_exp);
   pass.observe(name_ + " context", saved.context);
   const Tensor part = pass.tensor.part_of(pass.scratch, output);
   output_.forward(pass, saved.context, part);
@@ -114,15 +121,15 @@ void Attention::backward(Pass& pass, Tensor d_output, Tensor d_x, const Attentio
   const Tensor d_query = pass.temporary({tokens, heads_ * head_dim_});
   const Tensor d_key = pass.temporary({tokens, key_heads_ * head_dim_});
   const Tensor d_value = pass.temporary({tokens, key_heads_ * head_dim_});
-  pass.device.attention_backward({.query = saved.query.ready.reshaped(heads_shape(pass, heads_)),
-                                  .key = saved.key.ready.reshaped(heads_shape(pass, key_heads_)),
-                                  .value = saved.value.reshaped(heads_shape(pass, key_heads_)),
-                                  .output = saved.context.reshaped(heads_shape(pass, heads_)),
-                                  .log_sum_exp = saved.log_sum_exp,
-                                  .d_output = d_context.reshaped(heads_shape(pass, heads_)),
-                                  .d_query = d_query.reshaped(heads_shape(pass, heads_)),
-                                  .d_key = d_key.reshaped(heads_shape(pass, key_heads_)),
-                                  .d_value = d_value.reshaped(heads_shape(pass, key_heads_))});
+  core(pass).backward({.query = saved.query.ready.reshaped({tokens, heads_ * head_dim_}),
+                       .key = saved.key.ready.reshaped({tokens, key_heads_ * head_dim_}),
+                       .value = saved.value,
+                       .output = saved.context,
+                       .log_sum_exp = saved.log_sum_exp,
+                       .d_output = d_context,
+                       .d_query = d_query,
+                       .d_key = d_key,
+                       .d_value = d_value});
   turn_back(pass, saved.query, query_norm_, heads_, d_query);
   turn_back(pass, saved.key, key_norm_, key_heads_, d_key);
 

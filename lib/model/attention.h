@@ -1,4 +1,5 @@
-// Causal self-attention with grouped heads (Vaswani et al. 2017; Ainslie et al. 2023), heads split over tp.
+// Causal self-attention with grouped heads (Vaswani et al. 2017; Ainslie et al. 2023), heads split over tp, sequences
+// over cp.
 #pragma once
 
 #include <string>
@@ -7,6 +8,7 @@
 #include "lib/model/linear.h"
 #include "lib/model/pass.h"
 #include "lib/model/rope.h"
+#include "lib/parallel/context_attention.h"
 
 namespace quintet::model {
 
@@ -20,9 +22,9 @@ struct HeadsSaved {
 struct AttentionSaved {
   Tensor input;  // [T', H]
   HeadsSaved query, key;
-  Tensor value;    // [T, N_kv * D]
-  Tensor context;  // [T, N * D]: softmax(q k^T) v
-  Tensor log_sum_exp;
+  Tensor value;        // [T, N_kv * D]
+  Tensor context;      // [T, N * D]: softmax(q k^T) v
+  Tensor log_sum_exp;  // [T * N]
 };
 
 class Attention {
@@ -35,7 +37,7 @@ class Attention {
   void backward(Pass& pass, Tensor d_output, Tensor d_x, const AttentionSaved& saved) const;
 
  private:
-  Shape heads_shape(const Pass& pass, int64_t heads) const;  // [B, S, heads, D]
+  parallel::ContextAttention core(Pass& pass) const;
   void project(Pass& pass, Tensor x, const Linear& linear, const parallel::Parameter* scale, int64_t heads,
                HeadsSaved& saved) const;
   // Turns the gradient of `ready` into that of `projected`, in place.

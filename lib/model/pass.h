@@ -12,20 +12,24 @@
 #include "lib/device/element_types.h"
 #include "lib/device/memory.h"
 #include "lib/model/routing.h"
+#include "lib/parallel/context_region.h"
 #include "lib/parallel/expert_dispatch.h"
 #include "lib/parallel/tensor_region.h"
 
 namespace quintet::model {
 
-// One microbatch on the device: B sequences of S positions each, T = B * S tokens.
+// One microbatch on the device: this rank's positions of B sequences, T = B * S / cp tokens, chunk by chunk
+// (lib/parallel/context_region.h).
 struct Microbatch {
   int64_t sequences = 0;           // B
   Tensor tokens;                   // i32 [T]
   Tensor targets;                  // i32 [T]; -1: does not count
-  Tensor positions;                // i32 [T], within the sequence
+  Tensor positions;                // i32 [T], within the sequence, or within the document where documents are masked
   Tensor rows;                     // i64 [T]: sample ordinal * S + position, the identity that dropout is keyed by
   std::vector<int64_t> host_rows;  // the same on the host
   int64_t first_ordinal = 0;       // of its sequences
+  Tensor document_starts;          // i32 [T], where documents are masked: first position that each row may see
+  Tensor all_document_starts;      // i32 [B * S]: the same of whole sequences, where attention works on these
 };
 
 // Told of every intermediate tensor by its name, in the order of computation; used to find the first bad one.
@@ -36,6 +40,7 @@ struct Pass {
   device::Arena& saved;    // lives until this microbatch's backward is done
   device::Arena& scratch;  // given back in the order of a stack, within a layer
   const parallel::TensorRegion& tensor;
+  const parallel::ContextRegion& context;
   const Microbatch& batch;
   device::ElementTypes types;
   double dropout = 0;  // probability; 0 in evaluation

@@ -88,7 +88,9 @@ void ZeroOptimizer::start_reduction(size_t index) {
 void ZeroOptimizer::finish_reduction() {
   for (size_t i = 0; i < missing_.size(); ++i) {
     QUINTET_CHECK(missing_[i] == 0, "{} gradients of bucket {} are missing", missing_[i], i);
-    if (!overlap_) start_reduction(i);
+    if (overlap_) continue;
+    start_reduction(i);
+    reductions_.back().wait();
   }
   for (comm::Handle& reduction : reductions_) reduction.wait();
   replica_sums_->sum();
@@ -135,6 +137,7 @@ void ZeroOptimizer::update(double learning_rate, double gradient_scale) {
     gathers.push_back(group.all_gather(store_.weights(range.begin, range.count), group.even_counts(bucket.elements),
                                        store_.weights(bucket.begin, bucket.elements),
                                        fmt::format("weights of bucket {}", i)));
+    if (!overlap_) gathers.back().wait();
   }
   for (comm::Handle& gather : gathers) gather.wait();
 }

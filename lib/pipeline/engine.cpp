@@ -39,8 +39,9 @@ void sum_over_ranks(comm::ProcessGroup& group, std::array<ExactSum, kCount>& sum
     std::copy_n(words.begin() + i * ExactSum::kWords, ExactSum::kWords, sums[i].words().begin());
 }
 
-// Ranks along these axes read different sequences.
+// Ranks along these axes read different sequences, along those different tokens.
 constexpr AxisSet kBatchAxes = {Axis::dp, Axis::ep};
+constexpr AxisSet kTokenAxes = {Axis::dp, Axis::ep, Axis::cp};
 
 void sum_count(comm::ProcessGroup& group, int64_t& count) {
   group.all_reduce(Tensor(&count, DType::i64, {1}), comm::Reduction::sum, "count of tokens").wait();
@@ -141,7 +142,7 @@ Gradients Engine::forward_backward(const LoadMicrobatch& load) {
     load(static_cast<int64_t>(j), batches_[j]);
     result.counted += batches_[j].counted;
   }
-  sum_count(communicator_.group(kBatchAxes, Axis::dp), result.counted);
+  sum_count(communicator_.group(kTokenAxes, Axis::dp), result.counted);
   loss_scale_ = result.counted == 0 ? 0 : 1.0 / static_cast<double>(result.counted);
   optimizer_->begin_step();
 
@@ -186,7 +187,7 @@ double Engine::evaluate(int64_t microbatches, const LoadMicrobatch& load) {
   std::array<ExactSum, 1> sums;
   executor_->run(with_transfers(forward_only(microbatches), config_.mesh.pp, store_.coordinate()[Axis::pp]), execution,
                  sums[0]);
-  sum_count(communicator_.group(kBatchAxes, std::nullopt), counted);
+  sum_count(communicator_.group(kTokenAxes, std::nullopt), counted);
   sum_over_ranks(communicator_.group(AxisSet::all(), std::nullopt), sums, "validation loss");
   return mean(sums[0], counted);
 }

@@ -51,6 +51,8 @@ class Engine {
   int64_t rank() const { return communicator_.placement().rank; }
   int64_t data_rank() const;
   int64_t data_ranks() const;
+  // The positions that this rank reads of each sequence.
+  const std::vector<data::Chunk>& chunks() const { return executor_->context().chunks(); }
   // Microbatches per rank and training step.
   int64_t microbatches() const;
 

@@ -33,8 +33,9 @@ Executor::Executor(const config::Config& config, comm::Communicator& communicato
       types_(types),
       pipeline_(communicator.group({Axis::pp}, Axis::pp)),
       tensor_(communicator, config.parallel.sequence_parallel),
+      context_(communicator, config.parallel.context, config.model.seq_length),
       message_shape_(
-          {tensor_.local_rows(config.train.micro_batch_size * config.model.seq_length), config.model.hidden_size}),
+          {tensor_.local_rows(config.train.micro_batch_size * context_.local_positions()), config.model.hidden_size}),
       scratch_(device, ledger, "scratch") {
   if (config.model.moe) dispatch_.emplace(communicator, device, tensor_, config.model.moe->experts);
 }
@@ -133,7 +134,12 @@ Executor::InFlight& Executor::open(int64_t microbatch, const Execution& executio
                   .positions = upload(batch.positions),
                   .rows = upload(batch.rows),
                   .host_rows = batch.rows,
-                  .first_ordinal = batch.rows.front() / config_.model.seq_length};
+                  .first_ordinal = batch.rows.front() / config_.model.seq_length,
+                  .document_starts = {},
+                  .all_document_starts = {}};
+  if (!batch.document_starts.empty()) opened.batch.document_starts = upload(batch.document_starts);
+  if (!batch.all_document_starts.empty() && context_.sees_whole_sequences())
+    opened.batch.all_document_starts = upload(batch.all_document_starts);
   return opened;
 }
 
@@ -149,6 +155,7 @@ model::Pass Executor::pass(InFlight& in_flight, const Execution& execution, cons
           .saved = in_flight.arena,
           .scratch = scratch_,
           .tensor = tensor_,
+          .context = context_,
           .batch = in_flight.batch,
           .types = types_,
           .dropout = execution.training ? config_.model.dropout : 0,
@@ -160,7 +167,8 @@ model::Pass Executor::pass(InFlight& in_flight, const Execution& execution, cons
 }
 
 Executor::ParcelPointer Executor::take_parcel() {
-  for (size_t i = 0; i < sending_.size(); ++i) {
+  // The message posted last is left on its way: a device would have to wait for it before it goes on.
+  for (size_t i = 0; i + 1 < sending_.size(); ++i) {
     if (!sending_[i]->transfer.done()) continue;
     free_.push_back(std::move(sending_[i]));
     sending_.erase(sending_.begin() + static_cast<std::ptrdiff_t>(i--));

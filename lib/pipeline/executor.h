@@ -18,6 +18,7 @@
 #include "lib/device/device.h"
 #include "lib/device/memory.h"
 #include "lib/model/stage.h"
+#include "lib/parallel/context_region.h"
 #include "lib/parallel/tensor_region.h"
 #include "lib/pipeline/schedule.h"
 
@@ -49,6 +50,8 @@ class Executor {
 
   // Seconds that forwards and backwards have taken since the executor was made.
   double computed_seconds() const { return computed_seconds_; }
+  // Who holds which positions.
+  const parallel::ContextRegion& context() const { return context_; }
 
  private:
   // A message between stages. The handle dies before the memory.
@@ -85,6 +88,7 @@ class Executor {
   device::ElementTypes types_;
   comm::ProcessGroup& pipeline_;
   parallel::TensorRegion tensor_;
+  parallel::ContextRegion context_;
   std::optional<parallel::ExpertDispatch> dispatch_;
   Shape message_shape_;  // [T', H]
   device::Arena scratch_;

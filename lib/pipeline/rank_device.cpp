@@ -16,11 +16,12 @@ std::unique_ptr<device::Device> make_rank_device(const config::Config& config, c
   const int threads = threads_of(config, placement);
   const bool must = config.device.kind == config::DeviceKind::cuda;
   // Who asks for cuda has no fp64: the config refuses both together.
-  if (config.device.kind == config::DeviceKind::cpu || config.precision.compute == config::ComputeType::fp64)
-    return device::make_cpu_device(threads);
+  const bool can = config.precision.compute != config::ComputeType::fp64 && config.mesh.cp == 1;
+  if (config.device.kind == config::DeviceKind::cpu || (!must && !can)) return device::make_cpu_device(threads);
   const device::CudaSupport support = device::cuda_support();
   if (must && support.gpus.empty())
     fail(ExitCode::config, "device.kind: cuda cannot be had: {}; or choose cpu", support.problem);
+  if (must && !can) fail(ExitCode::config, "mesh.cp is not built yet where device.kind is cuda; choose cpu, or cp 1");
   if (support.gpus.empty()) return device::make_cpu_device(threads);
   const auto ordinal = static_cast<size_t>(placement.local_rank) % support.gpus.size();
   return device::make_cuda_device(static_cast<int>(ordinal), threads);
@@ -33,7 +34,11 @@ std::unique_ptr<comm::DeviceGroups> make_rank_groups(comm::Communicator& communi
   communicator.world()
       .all_reduce(Tensor(&keeps_off, DType::i64, {1}), comm::Reduction::max, "whether ranks share a GPU")
       .wait();
-  return keeps_off != 0 ? nullptr : comm::make_nccl_groups(*device.queue());
+  std::unique_ptr<comm::DeviceGroups> groups;
+  if (keeps_off == 0) groups = comm::make_nccl_groups(*device.queue());
+  if (!groups && device.queue() != nullptr && communicator.carries_device_memory())
+    device::reach_gpus(device, static_cast<int>(std::min<int64_t>(placement.local_size, device::cuda_devices())));
+  return groups;
 }
 
 int64_t available_bytes(const device::Device& device, const comm::Placement& placement, int64_t host_bytes) {

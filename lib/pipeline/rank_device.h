@@ -18,7 +18,8 @@ int threads_of(const config::Config& config, const comm::Placement& placement);
 std::unique_ptr<device::Device> make_rank_device(const config::Config& config, const comm::Placement& placement);
 
 // How the ranks' devices talk to each other: over NCCL where each rank has a GPU of its own; null where the transport
-// does it, or has nothing to do. All ranks call it.
+// does it, or has nothing to do. All ranks call it. Throws Error(config) where the transport would, between GPUs that
+// do not reach each other's memory.
 std::unique_ptr<comm::DeviceGroups> make_rank_groups(comm::Communicator& communicator, device::Device& device);
 
 // Bytes that all ranks of this node together can take where the fullest of their devices has as much as this one;

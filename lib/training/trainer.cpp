@@ -61,6 +61,10 @@ data::Split open_data(const config::Config& config) {
   data::DatasetOptions training;
   training.entries = entries_of(config.data.train);
   training.reading = {.format = std::string(config::name_of(config.data.format)), .tokenizer = config.data.tokenizer};
+  if (config.data.end_of_document) training.reading.end_of_document = narrow<int32_t>(*config.data.end_of_document);
+  training.documents = {.end_token = training.reading.end_of_document,
+                        .mask_attention = config.data.document_mask,
+                        .mask_end = config.data.mask_end_of_document};
   training.sequence_length = config.model.seq_length;
   training.seed = static_cast<uint64_t>(config.run.seed);
   training.shuffle = config.data.shuffle;
@@ -190,7 +194,8 @@ void Trainer::train_step(int64_t step) {
                       .microbatch = microbatch,
                       .data_rank = engine_->data_rank(),
                       .data_ranks = engine_->data_ranks(),
-                      .size = train.micro_batch_size},
+                      .size = train.micro_batch_size,
+                      .chunks = engine_->chunks()},
                      batch);
   });
   const comm::Traffic counted = communicator_.traffic();  // a dump's bytes and seconds do not count
@@ -278,7 +283,8 @@ void Trainer::validate(int64_t step) {
                       .data_rank = engine_->data_rank(),
                       .data_ranks = engine_->data_ranks(),
                       .size = train.micro_batch_size,
-                      .limit = samples},
+                      .limit = samples,
+                      .chunks = engine_->chunks()},
                      batch);
   });
   if (metrics_) metrics_->write_validation(step, loss);

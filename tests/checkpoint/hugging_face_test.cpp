@@ -8,6 +8,7 @@
 #include <map>
 #include <numeric>
 
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "lib/base/error.h"
@@ -48,6 +49,18 @@ config::Model llama() {
   return model;
 }
 
+config::Model mixtral() {
+  config::Model model = llama();
+  model.moe.emplace();
+  model.moe->experts = 3;
+  model.moe->top_k = 2;
+  model.moe->ffn_hidden_size = 5;
+  model.moe->every = 1;
+  model.moe->normalize_top_k = true;
+  model.moe->aux_loss_weight = 0.02;
+  return model;
+}
+
 // SPEC section 6 for the models of this file, in order.
 std::vector<TensorEntry> parameters_of(const config::Model& m, DType dtype = DType::fp32) {
   std::vector<TensorEntry> list;
@@ -62,6 +75,11 @@ std::vector<TensorEntry> parameters_of(const config::Model& m, DType dtype = DTy
     add(name + ".weight", {m.hidden_size});
     if (m.norm == Norm::layernorm && m.bias) add(name + ".bias", {m.hidden_size});
   };
+  const auto feed_forward = [&](const std::string& name, int64_t inner) {
+    if (m.activation == Activation::swiglu) linear(name + ".gate", inner, m.hidden_size, m.bias);
+    linear(name + ".up", inner, m.hidden_size, m.bias);
+    linear(name + ".down", m.hidden_size, inner, m.bias);
+  };
   const int64_t q = m.heads * m.head_dim, kv = m.kv_heads * m.head_dim;
   add("embedding.weight", {m.vocab_size, m.hidden_size});
   if (m.position == Position::learned) add("position_embedding.weight", {m.seq_length, m.hidden_size});
@@ -75,9 +93,16 @@ std::vector<TensorEntry> parameters_of(const config::Model& m, DType dtype = DTy
     if (m.qk_norm) add(layer + "attention.key_norm.weight", {m.head_dim});
     linear(layer + "attention.output", m.hidden_size, q, m.bias);
     norm(layer + "mlp_norm");
-    if (m.activation == Activation::swiglu) linear(layer + "mlp.gate", m.ffn_hidden_size, m.hidden_size, m.bias);
-    linear(layer + "mlp.up", m.ffn_hidden_size, m.hidden_size, m.bias);
-    linear(layer + "mlp.down", m.hidden_size, m.ffn_hidden_size, m.bias);
+    if (!m.moe || (i + 1) % m.moe->every != 0) {
+      feed_forward(layer + "mlp", m.ffn_hidden_size);
+      continue;
+    }
+    add(layer + "moe.router.weight", {m.moe->experts, m.hidden_size});
+    if (m.moe->balance == config::MoeBalance::bias) add(layer + "moe.router.balance_bias", {m.moe->experts});
+    for (int64_t j = 0; j < m.moe->experts; ++j)
+      feed_forward(layer + "moe.experts." + std::to_string(j), m.moe->ffn_hidden_size);
+    for (int64_t j = 0; j < m.moe->shared_experts; ++j)
+      feed_forward(layer + "moe.shared." + std::to_string(j), m.moe->ffn_hidden_size);
   }
   norm("final_norm");
   if (!m.tie_embeddings) add("output.weight", {m.vocab_size, m.hidden_size});
@@ -140,7 +165,7 @@ TEST_CASE("a model is stored under the architecture that computes it, else under
   CHECK(changed(llama(), [](M& m) { m.bias = true; }) == Architecture::quintet);
   CHECK(changed(llama(), [](M& m) { m.activation = Activation::gelu; }) == Architecture::quintet);
   CHECK(changed(llama(), [](M& m) { m.position = Position::none; }) == Architecture::quintet);
-  CHECK(changed(llama(), [](M& m) { m.moe.emplace(); }) == Architecture::quintet);
+  CHECK(changed(gpt2(), [](M& m) { m.moe = mixtral().moe; }) == Architecture::quintet);
   CHECK(changed(gpt2(), [](M& m) { m.tie_embeddings = false; }) == Architecture::quintet);
   CHECK(changed(gpt2(), [](M& m) { m.qkv_bias = false; }) == Architecture::quintet);
   CHECK(changed(gpt2(), [](M& m) { m.kv_heads = 1; }) == Architecture::quintet);
@@ -148,6 +173,28 @@ TEST_CASE("a model is stored under the architecture that computes it, else under
   CHECK(changed(gpt2(), [](M& m) { m.activation = Activation::gelu_exact; }) == Architecture::quintet);
   CHECK(changed(gpt2(), [](M& m) { m.norm = Norm::rmsnorm; }) == Architecture::quintet);
   CHECK(changed(gpt2(), [](M& m) { m.qk_norm = true; }) == Architecture::quintet);
+}
+
+TEST_CASE("a Mixtral is one that transformers computes", "[quick][hugging_face][moe]") {
+  CHECK(architecture_of(mixtral()) == Architecture::mixtral);
+  const auto changed = [](auto change) {
+    config::Model model = mixtral();
+    change(model);
+    return architecture_of(model);
+  };
+  using M = config::Model;
+  CHECK(changed([](M& m) { m.moe->balance = config::MoeBalance::none; }) == Architecture::mixtral);
+  CHECK(changed([](M& m) { m.tie_embeddings = true; }) == Architecture::mixtral);
+  CHECK(changed([](M& m) { m.moe->balance = config::MoeBalance::bias; }) == Architecture::quintet);
+  CHECK(changed([](M& m) { m.moe->every = 2; }) == Architecture::quintet);
+  CHECK(changed([](M& m) { m.moe->shared_experts = 1; }) == Architecture::quintet);
+  CHECK(changed([](M& m) { m.moe->normalize_top_k = false; }) == Architecture::quintet);
+  CHECK(changed([](M& m) { m.moe->routing = config::Routing::round_robin; }) == Architecture::quintet);
+  CHECK(changed([](M& m) { m.moe->capacity_factor = 2; }) == Architecture::quintet);
+  CHECK(changed([](M& m) { m.qkv_bias = true; }) == Architecture::quintet);
+  CHECK(changed([](M& m) { m.qk_norm = true; }) == Architecture::quintet);
+  CHECK(changed([](M& m) { m.bias = true; }) == Architecture::quintet);
+  CHECK(changed([](M& m) { m.activation = Activation::gelu; }) == Architecture::quintet);
 }
 
 TEST_CASE("GPT-2 is stored with fused queries, keys and values as [in, out]", "[quick][hugging_face]") {
@@ -244,6 +291,67 @@ TEST_CASE("Llama, Qwen2 and Qwen3 are stored under their names, untransposed", "
   const SafetensorsReader reader(folder / "step/model.safetensors");
   CHECK(reader.find("model.layers.0.self_attn.k_proj.weight").shape == std::vector<int64_t>{2, 4});
   CHECK(floats(reader, "model.layers.0.mlp.down_proj.weight")[13] == values.at("layers.0.mlp.down.weight", 13));
+}
+
+TEST_CASE("Mixtral's experts are stored one by one as w1, w3 and w2", "[quick][hugging_face][moe]") {
+  config::Model model = mixtral();
+  model.moe->experts = 11;
+  model.layers = 1;
+  const std::vector<std::string> names = names_of(model);
+  REQUIRE(names.size() == 2 + 6 + 1 + 11 * 3 + 1);
+  CHECK(names[6] == "model.layers.0.post_attention_layernorm.weight");
+  CHECK(names[7] == "model.layers.0.block_sparse_moe.gate.weight");
+
+  const auto parameters = parameters_of(model);
+  Values values(parameters);
+  const TemporaryFolder folder;
+  write_hugging_face(folder / "step", model, parameters, std::ref(values));
+  const SafetensorsReader reader(folder / "step/model.safetensors");
+  const std::string theirs = "model.layers.0.block_sparse_moe.", ours = "layers.0.moe.";
+  CHECK(floats(reader, theirs + "gate.weight")[9] == values.at(ours + "router.weight", 9));
+  CHECK(reader.find(theirs + "experts.10.w1.weight").shape == std::vector<int64_t>{5, 4});
+  CHECK(reader.find(theirs + "experts.1.w2.weight").shape == std::vector<int64_t>{4, 5});
+  for (const char* expert : {"0", "1", "10"}) {
+    const std::string theirs_of = fmt::format("{}experts.{}.", theirs, expert);
+    const std::string ours_of = fmt::format("{}experts.{}.", ours, expert);
+    CHECK(floats(reader, theirs_of + "w1.weight")[13] == values.at(ours_of + "gate.weight", 13));
+    CHECK(floats(reader, theirs_of + "w3.weight")[13] == values.at(ours_of + "up.weight", 13));
+    CHECK(floats(reader, theirs_of + "w2.weight")[13] == values.at(ours_of + "down.weight", 13));
+  }
+
+  const auto json = nlohmann::json::parse(read_whole(folder / "step/config.json"));
+  CHECK(json["architectures"] == nlohmann::json::array({"MixtralForCausalLM"}));
+  CHECK(json["model_type"] == "mixtral");
+  CHECK(json["num_local_experts"] == 11);
+  CHECK(json["num_experts_per_tok"] == 2);
+  CHECK(json["intermediate_size"] == 5);
+  CHECK(json["router_aux_loss_coef"] == 0.02);
+  CHECK(json["sliding_window"] == nullptr);
+}
+
+TEST_CASE("other models with experts keep our names and say what their experts are", "[quick][hugging_face][moe]") {
+  config::Model model = mixtral();
+  model.layers = 2;
+  model.moe->every = 2;
+  model.moe->shared_experts = 1;
+  model.moe->capacity_factor = 1.5;
+  model.moe->balance = config::MoeBalance::bias;
+  const std::vector<std::string> names = names_of(model);
+  for (const char* name : {"layers.0.mlp.up.weight", "layers.1.moe.router.weight", "layers.1.moe.router.balance_bias",
+                           "layers.1.moe.experts.2.gate.weight", "layers.1.moe.shared.0.down.weight"}) {
+    INFO(name);
+    CHECK(std::count(names.begin(), names.end(), name) == 1);
+  }
+  const auto moe = nlohmann::json::parse(hugging_face_config(model, DType::fp32))["moe"];
+  CHECK(moe["experts"] == 3);
+  CHECK(moe["top_k"] == 2);
+  CHECK(moe["ffn_hidden_size"] == 5);
+  CHECK(moe["every"] == 2);
+  CHECK(moe["shared_experts"] == 1);
+  CHECK(moe["normalize_top_k"] == true);
+  CHECK(moe["routing"] == "learned");
+  CHECK(moe["balance"] == "bias");
+  CHECK(moe["capacity_factor"] == 1.5);
 }
 
 TEST_CASE("the config of a Llama with scaled rotation names every factor", "[quick][hugging_face]") {

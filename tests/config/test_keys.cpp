@@ -36,7 +36,7 @@ constexpr const char* kContractKeys = R"(
     optimizer.learning_rate optimizer.betas optimizer.epsilon optimizer.weight_decay optimizer.clip_grad_norm
     schedule.warmup_steps schedule.decay schedule.decay_steps schedule.min_learning_rate
     data.train data.validation data.format data.order data.split data.tokenizer data.shuffle
-    data.document_mask data.mask_end_of_document
+    data.document_mask data.mask_end_of_document data.end_of_document
     checkpoint.every checkpoint.keep checkpoint.async checkpoint.resume checkpoint.init_from
     logging.level logging.every logging.tensorboard logging.trace_steps logging.gradient_dump_steps
     logging.weight_dump_steps
@@ -107,6 +107,9 @@ const Overrides kUnusual = {
     "data.validation=[\"0.5\", b/c.txt]",
     "data.format=text",
     "data.shuffle=false",
+    "data.document_mask=true",
+    "data.mask_end_of_document=true",
+    "data.end_of_document=37",
     "checkpoint.keep=7",
     "checkpoint.async=false",
     "checkpoint.resume=never",
@@ -168,8 +171,6 @@ TEST_CASE("the unusual config changes every key that is not waiting for its feat
                                          "data.order",
                                          "data.split",
                                          "data.tokenizer",
-                                         "data.document_mask",
-                                         "data.mask_end_of_document",
                                          "checkpoint.every",
                                          "checkpoint.init_from",
                                          "logging.trace_steps",

@@ -183,7 +183,7 @@ TEST_CASE("experts divide over their ranks, and a token goes to no more than the
       "command line: model.moe.every=5: 5 is more than model.layers (4), so no layer would be MoE; choose 1 to 4");
   require_problem(
       {"model.moe={}"},
-      "small.yaml:3:1: model.moe.experts: missing; expected an integer of at least 1 (experts of an MoE layer)");
+      "small.yaml:3:1: model.moe.experts: missing; expected an integer from 1 to 16384 (experts of an MoE layer)");
   require_no_rule_broken({"model.moe={experts: 8}", "mesh.ep=4"});
   CHECK_FALSE(load_small({"model.moe={experts: 8}", "model.moe=null"}).model.moe);
 }
@@ -213,6 +213,23 @@ TEST_CASE("data keys that exclude one another are refused", "[quick][config][dat
                   "command line: train.eval_every=5: 5 needs data.validation; give files or a fraction such as 0.01");
 }
 
+TEST_CASE("masks of documents need a token that ends them", "[quick][config][documents]") {
+  for (const std::string key : {"data.document_mask", "data.mask_end_of_document"}) {
+    require_problem({key + "=true"},
+                    fmt::format("command line: {0}=true: needs to know where documents end, but data.tokenizer bytes "
+                                "has no token for that; give data.end_of_document, such as 10 where a line is a "
+                                "document, or choose false",
+                                key));
+    CHECK(problems_with({key + "=true", "data.end_of_document=0"}).empty());
+    CHECK(problems_with({key + "=false"}).empty());
+  }
+  require_problem({"data.end_of_document=256"},
+                  "command line: data.end_of_document=256: 256 is not a token of model.vocab_size (256); choose 0 to "
+                  "255");
+  CHECK(load_small({"data.end_of_document=255"}).data.end_of_document == 255);
+  CHECK_FALSE(load_small().data.end_of_document);
+}
+
 TEST_CASE("sizes whose products leave 64 bits are refused, not wrapped", "[quick][config]") {
   const std::string huge = "2147483647";
   const std::string message =
@@ -224,6 +241,21 @@ TEST_CASE("sizes whose products leave 64 bits are refused, not wrapped", "[quick
   CHECK_THAT(message, Catch::Contains("= 9223372036854775807 does not divide the number of ranks (8)"));
   CHECK_THAT(message, Catch::Contains("are more tokens than 64 bits count"));
   CHECK_THAT(message, Catch::Contains("makes more than 2^50 parameters"));
+}
+
+TEST_CASE("experts of more than 2^50 elements are refused", "[quick][config][moe]") {
+  const Overrides wide = {"model.hidden_size=1048576", "model.layers=2", "model.moe.experts=255",
+                          "model.moe.shared_experts=1", "model.ffn_hidden_size=1"};
+  const auto with_width = [&](int64_t width) {
+    Overrides all = wide;
+    all.push_back(fmt::format("model.moe.ffn_hidden_size={}", width));
+    return all;
+  };
+  require_no_rule_broken(with_width(2097152));
+  require_problem(with_width(2097153),
+                  "command line: model.moe.experts=255: 255 and 1 shared ones in 2 layers, each model.hidden_size "
+                  "(1048576) by model.moe.ffn_hidden_size (2097153), make more than 2^50 parameters; choose less");
+  CHECK_THAT(problems_with({"model.moe.experts=2000000000"}), Catch::Contains("16384"));
 }
 
 TEST_CASE("tables and activations of more than 2^50 elements are refused, and those of 2^50 are not",

@@ -117,6 +117,84 @@ TEST_CASE("samples past the limit are padding that does not count", "[quick][bat
   CHECK(counted == 5 * kLength);
 }
 
+TEST_CASE("chunks of a sequence are the rows of the whole one, chunk by chunk", "[quick][batch][B34]") {
+  Dataset dataset = counting_dataset(1000, kLength, true);
+  for (const int64_t size : {1, 2, 3}) {
+    BatchPlace place{.base = 5, .size = size};
+    Batch whole, part;
+    fill_batch(dataset, place, whole);
+    // Two ranks share each sequence.
+    const std::vector<std::vector<Chunk>> ranks = {{{0, 4}, {12, 4}}, {{4, 4}, {8, 4}}};
+    int64_t counted = 0;
+    std::set<int64_t> rows;
+    for (const std::vector<Chunk>& chunks : ranks) {
+      place.chunks = chunks;
+      fill_batch(dataset, place, part);
+      REQUIRE(part.tokens.size() == static_cast<size_t>(size * kLength / 2));
+      size_t row = 0;
+      for (const Chunk& chunk : chunks)
+        for (int64_t i = 0; i < size; ++i)
+          for (int64_t p = chunk.begin; p < chunk.end(); ++p, ++row) {
+            const auto at = static_cast<size_t>(i * kLength + p);
+            CHECK(part.tokens[row] == whole.tokens[at]);
+            CHECK(part.targets[row] == whole.targets[at]);
+            CHECK(part.positions[row] == p);
+            CHECK(part.rows[row] == whole.rows[at]);
+            rows.insert(part.rows[row]);
+          }
+      counted += part.counted;
+    }
+    CHECK(counted == whole.counted);
+    CHECK(rows.size() == whole.rows.size());
+  }
+  Batch batch;
+  CHECK_THROWS_AS(fill_batch(dataset, {.chunks = {{12, 5}}}, batch), CheckFailure);
+}
+
+// A window of "ab%cdefg%%hijklm..." in which '%' ends documents.
+Dataset documents_dataset(const TemporaryFolder& folder, const Documents& documents) {
+  DatasetOptions options = options_of({{folder.write("text", "xyz%ab%cdefg%%hijklmnopqrstuvwxyz")}}, kLength);
+  options.reading.end_of_document = '%';
+  options.documents = documents;
+  return Dataset(options);
+}
+
+TEST_CASE("positions start again with each document, and rows know where theirs starts", "[quick][batch][documents]") {
+  const TemporaryFolder folder;
+  Dataset dataset = documents_dataset(folder, {.end_token = '%', .mask_attention = true});
+  const std::vector<int32_t> starts = {0, 0, 0, 0, 4, 4, 4, 7, 7, 7, 7, 7, 7, 13, 14, 14};
+  Batch batch;
+  fill_batch(dataset, {}, batch);
+  CHECK(batch.document_starts == starts);
+  CHECK(batch.all_document_starts == starts);
+  CHECK(batch.counted == kLength);
+  for (size_t p = 0; p < starts.size(); ++p) CHECK(batch.positions[p] == static_cast<int32_t>(p) - starts[p]);
+  fill_batch(dataset, {.chunks = {{4, 4}, {8, 4}}}, batch);
+  CHECK(batch.document_starts == std::vector<int32_t>(starts.begin() + 4, starts.begin() + 12));
+  CHECK(batch.all_document_starts == starts);
+  CHECK(batch.positions[3] == 0);
+  // The next window is inside a document: nothing is known of its beginning.
+  fill_batch(dataset, {.base = 1}, batch);
+  CHECK(batch.document_starts == std::vector<int32_t>(kLength, 0));
+  CHECK(batch.positions.back() == kLength - 1);
+}
+
+TEST_CASE("a prediction made from the end of a document need not count", "[quick][batch][documents]") {
+  const TemporaryFolder folder;
+  Dataset dataset = documents_dataset(folder, {.end_token = '%', .mask_end = true});
+  Batch batch;
+  fill_batch(dataset, {}, batch);
+  CHECK(batch.document_starts.empty());
+  CHECK(batch.all_document_starts.empty());
+  CHECK(batch.counted == kLength - 4);
+  for (size_t p = 0; p < static_cast<size_t>(kLength); ++p) {
+    CHECK((batch.targets[p] == kNotCounted) == (batch.tokens[p] == '%'));
+    CHECK(batch.positions[p] == static_cast<int32_t>(p));
+  }
+  fill_batch(dataset, {.chunks = {{0, 4}, {12, 4}}}, batch);
+  CHECK(batch.counted == 8 - 3);
+}
+
 TEST_CASE("a data rank outside the mesh is our fault", "[quick][batch]") {
   Dataset dataset = counting_dataset(1000, kLength, false);
   Batch batch;

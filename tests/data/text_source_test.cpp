@@ -42,6 +42,17 @@ TEST_CASE("each text file is one document", "[quick][text]") {
   CHECK(TokenRange(source).part(2, 4).document_starts(0, 4) == std::vector<int64_t>{1, 2});
 }
 
+TEST_CASE("a byte can end documents within a text file", "[quick][text][documents]") {
+  const TemporaryFolder folder;
+  const std::vector<std::string> paths = {folder.write("a", "%a%%b%"), folder.write("b", "c%d")};
+  const TextSource source("data.train", paths, '%');
+  CHECK(source.document_starts(0, 9) == std::vector<int64_t>{0, 1, 3, 4, 6, 8});
+  CHECK(source.document_starts(1, 2) == std::vector<int64_t>{1});
+  CHECK(source.document_starts(2, 3).empty());
+  CHECK(source.document_starts(7, 9) == std::vector<int64_t>{8});
+  CHECK(TextSource("data.train", {folder.write("c", "a%")}, '%').document_starts(0, 2) == std::vector<int64_t>{0});
+}
+
 TEST_CASE("a part of a range stays within it", "[quick][text]") {
   const TokenRange all(std::make_shared<CountingSource>(100));
   const TokenRange part = all.part(10, 50).part(5, 20);

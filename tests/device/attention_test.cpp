@@ -339,6 +339,73 @@ TEMPLATE_TEST_CASE("blocks of keys merged by log-sum-exp equal one block, gradie
   require_close("d_value", d.value, expected_d.value, kTolerance<TestType>);
 }
 
+TEMPLATE_TEST_CASE("merging attention over blocks of keys gives attention over all, in any order",
+                   "[quick][attention][merge]", float, double) {
+  AttentionShape shape = shape_of(2, 4, 2, 61, 130, 16, 69, 0);
+  std::vector<int32_t> starts(122, 0);
+  for (size_t i = 61; i < starts.size(); ++i) starts[i] = 128;  // most of these see nothing
+  shape.document_starts = starts.data();
+  const Inputs<TestType> whole = random_inputs<TestType>(shape);
+  Outputs<double> expected;
+  Gradients<double> unused;
+  reference(cast<double>(whole), expected, unused);
+  const int64_t row = shape.key_heads * shape.head_dim;
+  const std::vector<int64_t> begins =
+      GENERATE(std::vector<int64_t>{50, 0, 53, 130}, std::vector<int64_t>{0, 50, 53}, std::vector<int64_t>{53, 50, 0});
+  for (const int threads : {1, 3}) {
+    // The running output is NaN until something is merged into it.
+    Outputs<TestType> merged{Values<TestType>(whole.query.size(), std::numeric_limits<TestType>::quiet_NaN()),
+                             Values<TestType>(2 * 4 * 61, -std::numeric_limits<TestType>::infinity())};
+    for (const int64_t begin : begins) {
+      const int64_t end = begin == 0 ? 50 : begin == 50 ? 53 : 130;
+      Inputs<TestType> block = whole;
+      block.shape.first_key = begin, block.shape.key_rows = end - begin;
+      block.key.clear(), block.value.clear();
+      for (int64_t b = 0; b < 2; ++b) {
+        const auto slice = [&](const Values<TestType>& from, Values<TestType>& to) {
+          const auto first = from.begin() + b * shape.key_rows * row;
+          to.insert(to.end(), first + begin * row, first + end * row);
+        };
+        slice(whole.key, block.key), slice(whole.value, block.value);
+      }
+      const Outputs<TestType> part = forward(block, threads);
+      AttentionMergeArgs<TestType> args;
+      args.shape = shape;
+      args.partial_output = heads_of(part.output.data(), 61, 4, shape);
+      args.partial_log_sum_exp = part.log_sum_exp.data();
+      args.output = heads_of(merged.output.data(), 61, 4, shape);
+      args.log_sum_exp = merged.log_sum_exp.data();
+      args.threads = threads;
+      attention_merge(args);
+    }
+    require_close("output", merged.output, expected.output, kTolerance<TestType>);
+    require_close("log_sum_exp", merged.log_sum_exp, expected.log_sum_exp, kTolerance<TestType>);
+  }
+}
+
+TEMPLATE_TEST_CASE("a merge neither overflows nor hides a NaN", "[quick][attention][merge]", float, double) {
+  constexpr auto kNaN = std::numeric_limits<TestType>::quiet_NaN();
+  const auto merge = [](TestType running, TestType at, TestType partial, TestType at_partial) {
+    AttentionMergeArgs<TestType> args;
+    args.shape = {.batch = 1, .heads = 1, .query_rows = 1, .head_dim = 1};
+    args.partial_output = HeadTensor<const TestType>::contiguous(&partial, 1, 1, 1);
+    args.partial_log_sum_exp = &at_partial;
+    args.output = HeadTensor<TestType>::contiguous(&running, 1, 1, 1);
+    args.log_sum_exp = &at;
+    attention_merge(args);
+    return std::pair<double, double>(running, at);
+  };
+  REQUIRE(merge(2, 1e30F, 5, 0) == std::pair<double, double>(2, static_cast<TestType>(1e30F)));
+  REQUIRE(merge(2, -1e30F, 5, 1e30F) == std::pair<double, double>(5, static_cast<TestType>(1e30F)));
+  REQUIRE(merge(2, 800, 4, 800).first == 3);
+  REQUIRE(merge(2, 800, 4, 800).second == Approx(800 + std::log(2.0)));
+  for (const auto& [output, log_sum_exp] : {merge(2, kNaN, 4, 0), merge(2, 0, 4, kNaN)}) {
+    REQUIRE(std::isnan(output));
+    REQUIRE(std::isnan(log_sum_exp));
+  }
+  REQUIRE(std::isnan(merge(kNaN, 0, 4, 0).first));
+}
+
 TEST_CASE("attention's gradients are added with accumulate", "[quick][attention]") {
   const Inputs<double> in = random_inputs<double>(shape_of(1, 2, 1, 40, 70, 16, 10, 0));
   const Outputs<double> out = forward(in, 1);

@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 
 #include <cmath>
+#include <limits>
 #include <tuple>
 
 #include "lib/device/device.h"
@@ -435,6 +436,62 @@ TEST_CASE("bf16 attention is fp32 attention, rounded once", "[quick][ops][bf16]"
     CHECK(halves(d_key.brief, d_key.wide) < kOnce);
     CHECK(halves(d_value.brief, d_value.wide) < kOnce);
   }
+}
+
+TEST_CASE("bf16 attention leaves parts of results in fp32 unrounded", "[quick][ops][bf16][merge]") {
+  const auto device = make_cpu_device(2);
+  const Shape queries = {2, 67, 4, 24}, keys = {2, 67, 2, 24}, statistics = {2, 4, 67};
+  const auto query = random<bfloat16>(queries, 1), key = random<bfloat16>(keys, 2), value = random<bfloat16>(keys, 3);
+  const auto d_output = random<bfloat16>(queries, 4);
+  const auto rounds_to = [](const Single& wide, const Brief& brief) {
+    for (int64_t i = 0; i < wide.size(); ++i)
+      if (bfloat16(wide[i]).bits != brief[i].bits) return false;
+    return true;
+  };
+  const Brief output(queries);
+  const Single part(queries), log_sum_exp(statistics), again(statistics);
+  AttentionForward forward = {.query = query, .key = key, .value = value, .output = output, .log_sum_exp = log_sum_exp};
+  device->attention_forward(forward);
+  forward.output = part, forward.log_sum_exp = again;
+  device->attention_forward(forward);
+  CHECK(rounds_to(part, output));
+  CHECK(same_bits(log_sum_exp, again));
+
+  const Brief d_query(queries), d_key(keys), d_value(keys);
+  const Single query_part(queries), key_part(keys), value_part(keys);
+  AttentionBackward backward = {.query = query,
+                                .key = key,
+                                .value = value,
+                                .output = output,
+                                .log_sum_exp = log_sum_exp,
+                                .d_output = d_output,
+                                .d_query = d_query,
+                                .d_key = d_key,
+                                .d_value = d_value};
+  device->attention_backward(backward);
+  backward.d_query = query_part, backward.d_key = key_part, backward.d_value = value_part;
+  device->attention_backward(backward);
+  CHECK(rounds_to(query_part, d_query));
+  CHECK(rounds_to(key_part, d_key));
+  CHECK(rounds_to(value_part, d_value));
+
+  const Single once(query_part);
+  backward.accumulate = true;
+  device->attention_backward(backward);
+  for (int64_t i = 0; i < once.size(); ++i) REQUIRE(query_part[i] == Approx(2 * once[i]).margin(1e-6));
+
+  // Nothing, then the part: the part. The part with itself: itself, and a factor of 2 in the sum.
+  Single merged(queries);
+  device->fill(merged, std::numeric_limits<double>::quiet_NaN());
+  device->fill(again, -std::numeric_limits<double>::infinity());
+  const AttentionMerge merge = {
+      .partial_output = output, .partial_log_sum_exp = log_sum_exp, .output = merged, .log_sum_exp = again};
+  device->attention_merge(merge);
+  CHECK(rounds_to(merged, output));
+  CHECK(same_bits(log_sum_exp, again));
+  device->attention_merge(merge);
+  CHECK(rounds_to(merged, output));
+  CHECK(again[5] == Approx(log_sum_exp[5] + std::log(2.0)));
 }
 
 TEST_CASE("cross-entropy of bf16 logits has fp32 statistics and a gradient rounded once", "[quick][ops][bf16]") {

@@ -51,6 +51,27 @@ TEST_CASE("copies cast between floating types with one rounding", "[quick][ops]"
   CHECK(std::isinf(static_cast<float>(rounded[3])));
 }
 
+TEST_CASE("transposed rows stand where they belong, and stand again where they stood", "[quick][ops]") {
+  for (const int threads : {1, 3}) {
+    const auto device = make_cpu_device(threads);
+    const auto check = [&]<typename T>(T) {
+      constexpr int64_t kOuter = 700, kInner = 5, kWidth = 3;
+      const auto input = Array<T>::random({kOuter, kInner, kWidth}, 1);
+      const Array<T> output({kInner, kOuter, kWidth}), again({kOuter, kInner, kWidth});
+      device->transpose_rows(input, output);
+      for (int64_t o = 0; o < kOuter; ++o)
+        for (int64_t i = 0; i < kInner; ++i)
+          for (int64_t w = 0; w < kWidth; ++w)
+            REQUIRE(output[(i * kOuter + o) * kWidth + w] == input[(o * kInner + i) * kWidth + w]);
+      device->transpose_rows(output, again);
+      CHECK(same_bits(again, input));
+    };
+    check(1.0F);
+    check(1.0);
+    CHECK_THROWS_AS(device->transpose_rows(Array<float>({2, 3, 4}), Array<float>({2, 3, 4})), CheckFailure);
+  }
+}
+
 TEST_CASE("copies keep integers and refuse to cast them", "[quick][ops]") {
   const auto device = make_cpu_device(3);
   Array<int64_t> from({600000}), to({600000});

@@ -9,6 +9,7 @@
 #include <fmt/core.h>
 
 #include "lib/base/random.h"
+#include "tests/gpu_emulator/machine.h"
 #include "tests/gpu_emulator/memory.h"
 
 thread_local constinit uint3 threadIdx{};
@@ -202,15 +203,20 @@ void Block::access(const void* address, size_t bytes, bool write, size_t alignme
   struct Remembered {
     Allocation allocation;
     uint64_t releases = ~uint64_t{0};
+    int device = 0;
   };
   thread_local std::array<Remembered, 8> remembered;
   thread_local size_t next = 0;
   const uint64_t now = releases();
   for (const Remembered& r : remembered) {
-    if (r.releases == now && r.allocation.holds(at, bytes)) return;
+    if (r.releases == now && r.device == grid_.device && r.allocation.holds(at, bytes)) return;
   }
   if (const std::string misuse = describe_misuse(verb, address, bytes); !misuse.empty()) fault(misuse);
-  remembered[next++ % remembered.size()] = {*allocation_near(address), now};
+  const Allocation allocation = *allocation_near(address);
+  const int owner = allocation.kind == MemoryKind::pinned ? grid_.device : allocation.device;
+  if (owner != grid_.device && !Machine::instance().connected(grid_.device, owner))
+    fault(fmt::format("{} memory of device {}, to which device {} has no access", verb, owner, grid_.device));
+  remembered[next++ % remembered.size()] = {allocation, now, grid_.device};
 }
 
 // Nobody can go on: opens the barrier if all wait there.

@@ -388,6 +388,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
                                              if (report.empty()) product.run();
                                              return report;
                                            },
-                                       .ready = {}});
+                                       .ready = {},
+                                       .what = "product"});
   return Machine::instance().fault().empty() ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
 }

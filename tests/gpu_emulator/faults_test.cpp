@@ -88,6 +88,25 @@ TEST_CASE("accesses outside an allocation, to freed, host or misaligned memory a
   CHECK_THAT(report(freed, 2, false), Contains("writes byte 8 of 64 bytes that were freed"));
 }
 
+TEST_CASE("a kernel's access to another device's memory is reported until it is given", "[quick][emulator]") {
+  gpu_emulator::set_devices(2);
+  const DeviceArray<float> there(8);
+  kernels::cuda::require_success(cudaSetDevice(1));
+  const auto report = [&] { return report_of([&](cudaStream_t stream) { write_one(there, 2, false, stream); }); };
+  CHECK_THAT(report(), Contains("writes memory of device 0, to which device 1 has no access"));
+  CHECK(cudaDeviceEnablePeerAccess(1, 0) == cudaErrorPeerAccessUnsupported);
+  CHECK(cudaDeviceEnablePeerAccess(2, 0) == cudaErrorInvalidDevice);
+  CHECK(cudaDeviceEnablePeerAccess(0, 0) == cudaSuccess);
+  CHECK(cudaDeviceEnablePeerAccess(0, 0) == cudaErrorPeerAccessAlreadyEnabled);
+  CHECK(report().empty());
+  gpu_emulator::set_peers(false);
+  CHECK(cudaDeviceEnablePeerAccess(0, 0) == cudaErrorPeerAccessUnsupported);
+  gpu_emulator::set_peers(true);
+  cudaGetLastError();
+  kernels::cuda::require_success(cudaSetDevice(0));
+  gpu_emulator::set_devices(1);
+}
+
 TEST_CASE("memory that is freed before the work on it has run is reported", "[quick][emulator]") {
   const Stream stream;
   float* memory = nullptr;

@@ -17,6 +17,7 @@ struct Grid {
   size_t shared_bytes = 0;
   KernelCall kernel;
   uint64_t seed = 0;  // of the order in which a block's threads take their turns
+  int device = 0;     // that runs it
 };
 
 // Empty, or the report of the first fault: what, where, which kernel, block and thread. After a fault nothing more of

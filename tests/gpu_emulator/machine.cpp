@@ -38,6 +38,8 @@ thread_local Draws draws;
 
 Machine::Machine()
     : devices_(static_cast<int>(number_from_environment("QUINTET_EMULATION_DEVICES", 1))),
+      driver_(static_cast<int>(number_from_environment("QUINTET_EMULATION_DRIVER", kVersion))),
+      capability_(static_cast<int>(number_from_environment("QUINTET_EMULATION_CAPABILITY", 90))),
       seed_(number_from_environment("QUINTET_EMULATION_SEED", 0)) {}
 
 Machine& Machine::instance() {
@@ -55,6 +57,7 @@ cudaStream_t Machine::create_stream(int device) {
   const std::lock_guard lock(mutex_);
   streams_.push_back(std::make_unique<CUstream_st>());
   streams_.back()->device = device;
+  streams_.back()->number = streams_made_++;
   streams_.back()->owner = std::this_thread::get_id();
   return streams_.back().get();
 }
@@ -90,6 +93,7 @@ bool Machine::is_event(cudaEvent_t event) {
 void Machine::enqueue(cudaStream_t stream, Operation operation) {
   std::unique_lock lock(mutex_);
   if (!fault_.empty()) return;
+  if (recording_) keep_use(*stream, operation);
   stream->queue.push_back(std::move(operation));
   changed_.notify_all();
   if (stream->queue.size() > kBacklog) run_one(lock);
@@ -108,17 +112,67 @@ void Machine::record(cudaEvent_t event, cudaStream_t stream) {
                          *happened = true;
                          return std::string();
                        },
-                   .ready = {}});
+                   .ready = {},
+                   .what = "event"});
+  const std::lock_guard lock(mutex_);
+  event->use = stream->last_use;
 }
 
 void Machine::wait(cudaStream_t stream, cudaEvent_t event) {
   std::shared_ptr<bool> happened;
+  std::optional<size_t> use;
   {
     const std::lock_guard lock(mutex_);
     happened = event->happened;
+    use = event->use;
   }
   if (happened == nullptr) return;  // as on a device: an event that was never recorded holds nobody up
-  enqueue(stream, {.run = [] { return std::string(); }, .ready = [happened] { return *happened; }});
+  enqueue(
+      stream,
+      {.run = [] { return std::string(); }, .ready = [happened] { return *happened; }, .what = "wait", .after = use});
+}
+
+void Machine::set_devices(int devices) {
+  const std::lock_guard lock(mutex_);
+  devices_ = devices;
+  connected_.clear();
+}
+
+void Machine::set_peers(bool can_reach) {
+  const std::lock_guard lock(mutex_);
+  peers_ = can_reach;
+  connected_.clear();
+}
+
+bool Machine::connect(int device, int peer) {
+  const std::lock_guard lock(mutex_);
+  return connected_.emplace(device, peer).second;
+}
+
+bool Machine::connected(int device, int peer) {
+  const std::lock_guard lock(mutex_);
+  return connected_.count({device, peer}) != 0;
+}
+
+void Machine::keep_use(CUstream_st& stream, const Operation& operation) {
+  StreamUse use{.thread = stream.owner, .stream = stream.number, .what = operation.what, .after = {}};
+  if (stream.last_use) use.after.push_back(*stream.last_use);
+  if (operation.after) use.after.push_back(*operation.after);
+  stream.last_use = uses_.size();
+  uses_.push_back(std::move(use));
+}
+
+void Machine::start_recording() {
+  const std::lock_guard lock(mutex_);
+  recording_ = true;
+  for (const auto& stream : streams_) stream->last_use.reset();
+  for (const auto& event : events_) event->use.reset();
+}
+
+std::vector<StreamUse> Machine::end_recording() {
+  const std::lock_guard lock(mutex_);
+  recording_ = false;
+  return std::exchange(uses_, {});
 }
 
 // Runs the head of one queue, this thread's own before others'. False if none may run.
@@ -236,6 +290,25 @@ std::string take_report() {
 }
 
 void set_devices(int devices) { Machine::instance().set_devices(devices); }
+
+void set_peers(bool can_reach) { Machine::instance().set_peers(can_reach); }
+
+void record_streams() { Machine::instance().start_recording(); }
+
+std::vector<StreamUse> recorded_streams() { return Machine::instance().end_recording(); }
+
+std::vector<bool> in_order_with(const std::vector<StreamUse>& uses, size_t use) {
+  std::vector<bool> before(uses.size()), after(uses.size());
+  before[use] = after[use] = true;
+  for (size_t i = use + 1; i-- > 0;) {
+    if (!before[i]) continue;
+    for (const size_t earlier : uses[i].after) before[earlier] = true;
+  }
+  for (size_t i = use + 1; i < uses.size(); ++i)
+    after[i] = std::any_of(uses[i].after.begin(), uses[i].after.end(), [&](size_t earlier) { return after[earlier]; });
+  for (size_t i = 0; i < uses.size(); ++i) before[i] = before[i] || after[i];
+  return before;
+}
 
 void set_seed(uint64_t seed) {
   draws = {seed, 0, true};

@@ -10,32 +10,42 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "tests/gpu_emulator/emulator.h"
 #include "tests/gpu_emulator/include/emulated/host.h"
 
 namespace quintet::gpu_emulator {
+
+constexpr int kVersion = 13000;  // of CUDA, as it writes it
 
 struct Operation {
   std::function<std::string()> run;    // empty, or a report
   std::function<bool()> ready;         // none: at once
   std::function<void()> reached = {};  // called once, as it comes to the head of its queue
+  std::string what = "call";           // for the record of uses
+  std::optional<size_t> after = {};    // the recorded use that it waits for
 };
 
 }  // namespace quintet::gpu_emulator
 
 // NOLINTBEGIN(readability-identifier-naming): CUDA's names
 struct CUstream_st {
-  int device = 0;
+  int device = 0, number = 0;
   std::thread::id owner;
+  std::optional<size_t> last_use;  // recorded
   std::deque<quintet::gpu_emulator::Operation> queue;
   bool running = false;
 };
 struct CUevent_st {
   // Of the record that was asked for last: whether it happened.
   std::shared_ptr<bool> happened;
+  std::optional<size_t> use;  // that record, where uses are recorded
 };
 // NOLINTEND(readability-identifier-naming)
 
@@ -46,7 +56,17 @@ class Machine {
   static Machine& instance();
 
   int devices() const { return devices_; }
-  void set_devices(int devices) { devices_ = devices; }
+  // They have no access to each other's memory at first.
+  void set_devices(int devices);
+  // The CUDA that the driver offers, 0 without a driver; ten times the devices' compute capability.
+  int driver() const { return driver_; }
+  int capability() const { return capability_; }
+
+  void set_peers(bool can_reach);
+  bool can_reach(int device, int peer) const { return peers_ && device != peer; }
+  // Gives kernels of `device` access to the memory of `peer`; false where they have it.
+  bool connect(int device, int peer);
+  bool connected(int device, int peer);
 
   cudaStream_t create_stream(int device);
   bool destroy_stream(cudaStream_t stream);
@@ -81,6 +101,10 @@ class Machine {
   // What another thread of the host does may have made an operation ready.
   void wake();
 
+  bool recording() const { return recording_; }
+  void start_recording();
+  std::vector<StreamUse> end_recording();
+
  private:
   Machine();
   bool idle(const CUstream_st& stream) const { return stream.queue.empty() && !stream.running; }
@@ -88,14 +112,21 @@ class Machine {
   void run_until(Predicate&& done);
   bool run_one(std::unique_lock<std::mutex>& lock);
   void abandon();
+  void keep_use(CUstream_st& stream, const Operation& operation);
   void keep_fault(const std::string& report);
 
   std::atomic<int> devices_ = 1;
+  const int driver_, capability_;
+  std::atomic<bool> peers_ = true;
   std::atomic<uint64_t> seed_ = 0;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<std::unique_ptr<CUstream_st>> streams_;
   std::vector<std::unique_ptr<CUevent_st>> events_;
+  int streams_made_ = 0;
+  std::set<std::pair<int, int>> connected_;  // device, peer
+  std::atomic<bool> recording_ = false;
+  std::vector<StreamUse> uses_;
   std::string fault_;
 };
 

@@ -19,7 +19,6 @@ namespace {
 using namespace quintet::gpu_emulator;
 
 constexpr size_t kDeviceBytes = size_t{64} << 30;
-constexpr int kVersion = 13000;
 
 struct LastError {
   cudaError_t code = cudaSuccess;
@@ -90,8 +89,10 @@ cudaError_t launch(const cudaLaunchConfig_t& config, KernelCall call) {
     return refuse(cudaErrorInvalidValue, fmt::format("{}: {} bytes of shared memory where {} are allowed",
                                                      kernel_name(call.kernel), config.dynamicSmemBytes, limit));
   }
-  Grid grid{g, b, config.dynamicSmemBytes, std::move(call), machine().draw()};
-  machine().enqueue(config.stream, {.run = [grid = std::move(grid)] { return run_grid(grid); }, .ready = {}});
+  Grid grid{g, b, config.dynamicSmemBytes, std::move(call), machine().draw(), config.stream->device};
+  std::string name = machine().recording() ? kernel_name(grid.kernel.kernel) : std::string();
+  machine().enqueue(config.stream,
+                    {.run = [grid = std::move(grid)] { return run_grid(grid); }, .ready = {}, .what = std::move(name)});
   return status();
 }
 
@@ -126,6 +127,8 @@ const char* cudaGetErrorName(cudaError_t error) {
     case cudaErrorInvalidDevice: return "cudaErrorInvalidDevice";
     case cudaErrorInvalidResourceHandle: return "cudaErrorInvalidResourceHandle";
     case cudaErrorNotReady: return "cudaErrorNotReady";
+    case cudaErrorPeerAccessUnsupported: return "cudaErrorPeerAccessUnsupported";
+    case cudaErrorPeerAccessAlreadyEnabled: return "cudaErrorPeerAccessAlreadyEnabled";
     case cudaErrorIllegalAddress: return "cudaErrorIllegalAddress";
     case cudaErrorLaunchFailure: return "cudaErrorLaunchFailure";
   }
@@ -148,12 +151,16 @@ cudaError_t cudaGetLastError() {
 }
 
 cudaError_t cudaDriverGetVersion(int* version) {
+  *version = machine().driver();
+  return cudaSuccess;
+}
+cudaError_t cudaRuntimeGetVersion(int* version) {
   *version = kVersion;
   return cudaSuccess;
 }
-cudaError_t cudaRuntimeGetVersion(int* version) { return cudaDriverGetVersion(version); }
 
 cudaError_t cudaGetDeviceCount(int* count) {
+  if (machine().driver() < kVersion) return refuse(cudaErrorInsufficientDriver, "the emulated driver is too old");
   *count = machine().devices();
   return *count > 0 ? cudaSuccess : refuse(cudaErrorNoDevice, "no CUDA-capable device is emulated");
 }
@@ -180,7 +187,8 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   properties->sharedMemPerBlockOptin = kMaxSharedBytes;
   properties->maxThreadsPerBlock = static_cast<int>(kMaxThreads);
   properties->warpSize = warpSize;
-  properties->major = 9;
+  properties->major = machine().capability() / 10;
+  properties->minor = machine().capability() % 10;
   properties->multiProcessorCount = 4;
   properties->pciBusID = device + 1;
   return cudaSuccess;
@@ -204,6 +212,27 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
 cudaError_t cudaDeviceSynchronize() {
   machine().synchronise_device(current_device);
   return status();
+}
+
+cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer) {
+  const int devices = machine().devices();
+  if (std::min(device, peer) < 0 || std::max(device, peer) >= devices)
+    return refuse(cudaErrorInvalidDevice,
+                  fmt::format("cudaDeviceCanAccessPeer: {} and {} of {} devices", device, peer, devices));
+  *can = machine().can_reach(device, peer) ? 1 : 0;
+  return cudaSuccess;
+}
+
+cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned) {
+  int can = 0;
+  if (const cudaError_t error = cudaDeviceCanAccessPeer(&can, current_device, peer); error != cudaSuccess) return error;
+  if (can == 0)
+    return refuse(cudaErrorPeerAccessUnsupported,
+                  fmt::format("device {} cannot reach device {}", current_device, peer));
+  return machine().connect(current_device, peer)
+             ? cudaSuccess
+             : refuse(cudaErrorPeerAccessAlreadyEnabled,
+                      fmt::format("device {} reaches device {} already", current_device, peer));
 }
 
 cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes) {
@@ -265,7 +294,8 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
                                      if (report.empty()) std::memcpy(to, copy.data(), bytes);
                                      return report;
                                    },
-                               .ready = {}});
+                               .ready = {},
+                               .what = "copy"});
   } else {
     machine().enqueue(stream, {.run =
                                    [=] {
@@ -273,7 +303,8 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
                                      if (report.empty()) std::memmove(to, from, bytes);
                                      return report;
                                    },
-                               .ready = {}});
+                               .ready = {},
+                               .what = "copy"});
   }
   // And written before it returns.
   if (pageable_target) machine().synchronise(stream);
@@ -293,7 +324,8 @@ cudaError_t cudaMemsetAsync(void* memory, int value, size_t bytes, cudaStream_t 
                                    if (report.empty()) std::memset(memory, value, bytes);
                                    return report;
                                  },
-                             .ready = {}});
+                             .ready = {},
+                             .what = "fill"});
   return status();
 }
 

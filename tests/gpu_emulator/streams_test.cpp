@@ -87,6 +87,29 @@ TEST_CASE("an event tells when what came before it is done, and one never record
   CHECK(ramp.read(stream)[2] == 6);
 }
 
+TEST_CASE("a record of streams tells which uses are ordered, by their stream or by events", "[quick][emulator]") {
+  const Stream first, second;
+  const Event made;
+  const DeviceArray<float> ramp(std::vector<float>(64)), copy(64);
+  gpu_emulator::record_streams();
+  fill_ramp(64, 2, ramp, first);                                                                      // 0
+  require_success(cudaEventRecord(made.handle, first));                                               // 1
+  fill_ramp(64, 3, ramp, first);                                                                      // 2
+  require_success(cudaMemsetAsync(copy, 0, 4, second));                                               // 3
+  require_success(cudaStreamWaitEvent(second, made.handle));                                          // 4
+  require_success(cudaMemcpyAsync(copy.data(), ramp.data(), 256, cudaMemcpyDeviceToDevice, second));  // 5
+  const std::vector<gpu_emulator::StreamUse> uses = gpu_emulator::recorded_streams();
+  first.synchronise();
+  second.synchronise();
+  REQUIRE(uses.size() == 6);
+  CHECK_THAT(uses[0].what, Catch::Matchers::Contains("ramp"));
+  CHECK(uses[5].what == "copy");
+  CHECK(uses[0].stream != uses[5].stream);
+  CHECK(gpu_emulator::in_order_with(uses, 5) == std::vector<bool>{true, true, false, true, true, true});
+  CHECK(gpu_emulator::in_order_with(uses, 0) == std::vector<bool>{true, true, true, false, true, true});
+  CHECK(gpu_emulator::in_order_with(uses, 3) == std::vector<bool>{false, false, false, true, true, true});
+}
+
 TEST_CASE("threads of the host with streams of their own do not disturb each other", "[quick][emulator]") {
   std::vector<std::thread> ranks;
   std::vector<int> wrong(4);

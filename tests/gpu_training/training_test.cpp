@@ -1,6 +1,9 @@
 // The CUDA device trains as the CPU device does, on one rank and on ranks that share one GPU, whatever the order in
 // which the GPU's streams go on.
+#include <map>
+#include <numeric>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <catch2/catch.hpp>
@@ -45,6 +48,39 @@ void require_equal_to_cpu(const Overrides& overrides, const std::vector<Sizes>& 
       }
     }
   }
+}
+
+// What communication queues on streams of its own, in no order with some of what its rank computes.
+struct Beside {
+  int64_t sums = 0, copies = 0;
+};
+
+Beside beside_computation(const Overrides& overrides, const Sizes& sizes) {
+  gpu_emulator::record_streams();
+  train_on_gpu(overrides, sizes);
+  const std::vector<gpu_emulator::StreamUse> uses = gpu_emulator::recorded_streams();
+  std::map<std::thread::id, int> computing;  // the stream of each rank's products
+  for (const auto& use : uses)
+    if (use.what == "product") computing[use.thread] = use.stream;
+  Beside beside;
+  for (size_t i = 0; i < uses.size(); ++i) {
+    const auto& use = uses[i];
+    const bool sum = use.what.find("fold") != std::string::npos;
+    if ((!sum && use.what != "copy") || computing.count(use.thread) == 0 || use.stream == computing[use.thread])
+      continue;
+    const std::vector<bool> in_order = gpu_emulator::in_order_with(uses, i);
+    const auto is_beside = [&](size_t other) {
+      const std::string& what = uses[other].what;
+      return !in_order[other] && uses[other].thread == use.thread && uses[other].stream == computing[use.thread] &&
+             what != "event" && what != "wait";
+    };
+    for (size_t other = 0; other < uses.size(); ++other) {
+      if (!is_beside(other)) continue;
+      ++(sum ? beside.sums : beside.copies);
+      break;
+    }
+  }
+  return beside;
 }
 
 }  // namespace
@@ -130,6 +166,29 @@ TEST_CASE("ZeRO stages and overlap change no bit on a GPU", "[quick][cuda][bitwi
     require_same_bits(train_on_gpu(with(base, {change}), {.dp = 2}), plain);
 }
 
+TEST_CASE("four ranks that share a GPU train as one CPU rank does in three orders", "[quick][cuda]") {
+  require_equal_to_cpu(with(kQwen3, kFewer), {{.dp = 2, .tp = 2}, {.tp = 2, .pp = 2}}, {0, 1, 2});
+  require_equal_to_cpu(kGpt2, {{.dp = 2, .pp = 2}}, {0, 1, 2});
+}
+
+TEST_CASE("ranks on two GPUs that reach each other train as one CPU rank does", "[quick][cuda]") {
+  gpu_emulator::set_devices(2);
+  require_equal_to_cpu(with(kLlama, kFewer), {{.dp = 2, .tp = 2}}, {0, 1});
+  gpu_emulator::set_devices(1);
+}
+
+TEST_CASE("gradients are summed, weights gathered and stages' messages moved beside computation, if overlap is not off",
+          "[quick][cuda]") {
+  const Overrides base = with(kLlama, {"train.steps=1", "train.eval_steps=1"});
+  Beside with_overlap = beside_computation(base, {.dp = 2});
+  CHECK(with_overlap.sums > 0);
+  CHECK(with_overlap.copies > 0);
+  Beside without = beside_computation(with(base, {"parallel.zero.overlap=false"}), {.dp = 2});
+  CHECK(without.sums == 0);
+  CHECK(without.copies == 0);
+  CHECK(beside_computation(base, {.pp = 2}).copies > 0);
+}
+
 TEST_CASE("every activation, dropout and odd widths train on a GPU as on the CPU", "[full][cuda]") {
   for (const char* activation : {"model.activation=gelu_exact", "model.activation=relu_squared"})
     require_equal_to_cpu(with(kGpt2, {activation}), {{}});
@@ -141,10 +200,12 @@ TEST_CASE("every activation, dropout and odd widths train on a GPU as on the CPU
                        {{.tp = 2, .pp = 2}});
 }
 
-TEST_CASE("meshes of several axes that share a GPU train as one CPU rank does in every order", "[full][cuda]") {
-  const std::vector<uint64_t> seeds = {0, 1, 2, 3, 4, 5};
+TEST_CASE("meshes of several axes that share a GPU train as one CPU rank does in twenty orders", "[full][cuda]") {
+  std::vector<uint64_t> seeds(20);
+  std::iota(seeds.begin(), seeds.end(), uint64_t{0});
   for (const Overrides& model : {kGpt2, kLlama, kQwen3})
-    require_equal_to_cpu(model, {{.dp = 2, .tp = 2}, {.tp = 2, .pp = 2}, {.dp = 2, .tp = 2, .pp = 2}}, seeds);
+    require_equal_to_cpu(
+        model, {{}, {.dp = 2, .tp = 2}, {.tp = 2, .pp = 2}, {.dp = 2, .pp = 2}, {.dp = 2, .tp = 2, .pp = 2}}, seeds);
 }
 
 }  // namespace quintet::testing

@@ -1,4 +1,5 @@
-// The hand-written backward of every layer against finite differences of the loss, in fp64, for each family of shapes.
+// The hand-written backward of every layer against finite differences of the objective, in fp64, for each family of
+// shapes.
 #include <cmath>
 #include <limits>
 #include <string>
@@ -34,13 +35,24 @@ void require_gradients_of_differences(const std::vector<std::string>& shape) {
     };
     const pipeline::Gradients found = engine.forward_backward(load);
     REQUIRE(found.counted == 10);
+    const auto objective = [&] {
+      const pipeline::Gradients there = engine.forward_backward(load);
+      if (!config.model.moe) return there.loss;
+      REQUIRE(there.routing.digest == found.routing.digest);  // else it jumps
+      const model::RoutingFigures routing = model::figures_of(there.routing, config);
+      const config::Moe& moe = *config.model.moe;
+      const double aux_loss_weight = moe.balance == config::MoeBalance::aux_loss ? moe.aux_loss_weight : 0;
+      return there.loss + aux_loss_weight * routing.aux_loss + moe.z_loss_weight * routing.z_loss;
+    };
     std::vector<std::vector<double>> gradients;
     for (const parallel::Parameter& parameter : engine.parameters().parameters()) {
+      if (!parameter.spec().trained) continue;
       const auto span = parameter.gradient().span<double>();
       gradients.emplace_back(span.begin(), span.end());
     }
     size_t index = 0;
     for (const parallel::Parameter& parameter : engine.parameters().parameters()) {
+      if (!parameter.spec().trained) continue;
       const std::vector<double>& gradient = gradients[index++];
       for (uint64_t draw = 0; draw < 3; ++draw) {
         const size_t place = philox(index, draw, 0)[0] % gradient.size();
@@ -48,9 +60,9 @@ void require_gradients_of_differences(const std::vector<std::string>& shape) {
         const double before = weight;
         constexpr double kStep = 1e-5;
         weight = before + kStep;
-        const double above = engine.forward_backward(load).loss;
+        const double above = objective();
         weight = before - kStep;
-        const double below = engine.forward_backward(load).loss;
+        const double below = objective();
         weight = before;
         const double expected = (above - below) / (2 * kStep);
         INFO(parameter.name() << " at " << place << ": " << gradient[place] << " against " << expected);
@@ -89,6 +101,18 @@ TEST_CASE("every activation's and position's backward is the derivative of the l
     require_gradients_of_differences(with(gpt2(), {activation, "model.position=none"}));
   require_gradients_of_differences(
       with(gpt2(), {"model.position=rope", "model.qk_norm=true", "model.tie_embeddings=false"}));
+}
+
+TEST_CASE("a mixture of experts' backward is the derivative of its loss and of both of its router's",
+          "[quick][model][moe]") {
+  const std::vector<std::string> base = with(llama(), {"model.ffn_hidden_size=20", "model.moe.experts=4",
+                                                       "model.moe.aux_loss_weight=0.5", "model.moe.z_loss_weight=0.1"});
+  require_gradients_of_differences(base);
+  require_gradients_of_differences(with(base, {"model.moe.normalize_top_k=false", "model.moe.top_k=1"}));
+  require_gradients_of_differences(
+      with(base, {"model.moe.routing=round_robin", "model.moe.shared_experts=1", "model.moe.every=2"}));
+  require_gradients_of_differences(with(
+      gpt2(), {"model.moe.experts=3", "model.moe.capacity_factor=0.7", "model.moe.balance=bias", "model.dropout=0.2"}));
 }
 
 }  // namespace quintet::testing

@@ -93,4 +93,73 @@ TEST_CASE("matrices decay and vectors do not", "[quick][parallel]") {
   REQUIRE(store.parameters()[2].shape() == Shape{4, 6});
 }
 
+// A layer's parameters between those of two others, and two experts of four.
+void add_layer_with_experts(ParameterStore& store) {
+  store.add({.name = "norm", .shape = {16}});
+  for (int64_t j = 0; j < 4; ++j) {
+    const Expert expert = {.index = j, .count = 4};
+    if (expert.rank_of(store.mesh()) == store.coordinate()[Axis::ep])
+      store.add({.name = "expert " + std::to_string(j), .shape = {4, 16}, .expert = expert});
+  }
+  store.add({.name = "bias", .shape = {4}, .trained = false});
+  store.add({.name = "output", .shape = {6, 16}});
+}
+
+TEST_CASE("experts stand in buckets of their own that data and context ranks share", "[quick][parallel][moe]") {
+  const AxisSet experts = {Axis::dp, Axis::cp};
+  const Mesh mesh({{3, 1, 1, 2, 5}}, kOrder);
+  for (const int64_t bytes : {1, 300, 100000})
+    for (const int64_t place : {0, 1}) {
+      Coordinate coordinate;
+      coordinate[Axis::ep] = place;
+      ParameterStore store(mesh, coordinate);
+      add_layer_with_experts(store);
+      store.lay_out({}, bytes);
+      std::vector<std::string> dense, expert;
+      int64_t end = 0;
+      for (const Bucket& bucket : store.buckets()) {
+        REQUIRE(bucket.begin == end);
+        end += bucket.elements;
+        REQUIRE((bucket.data_axes == experts || bucket.data_axes == kDataAxes));
+        REQUIRE(bucket.elements % std::lcm(mesh.size(bucket.data_axes), int64_t{128}) == 0);
+        for (const Parameter* parameter : bucket.parameters) {
+          REQUIRE(parameter->data_axes() == bucket.data_axes);
+          (bucket.data_axes == experts ? expert : dense).push_back(parameter->name());
+        }
+      }
+      REQUIRE(dense == std::vector<std::string>{"output", "norm"});
+      REQUIRE(expert == (place == 0 ? std::vector<std::string>{"expert 1", "expert 0"}
+                                    : std::vector<std::string>{"expert 3", "expert 2"}));
+      REQUIRE(store.flat_elements() == end);
+      REQUIRE(store.buckets().size() == (bytes == 1 ? 4 : bytes == 300 ? 4 : 2));
+    }
+}
+
+TEST_CASE("each expert has one holder along ep", "[quick][parallel][moe]") {
+  const Mesh mesh({{2, 2, 1, 4, 1}}, kOrder);
+  for (int64_t j = 0; j < 8; ++j) {
+    const ParameterSpec spec = {.name = "expert", .shape = {4, 4}, .shards = {{Axis::tp, 0}}, .expert = Expert{j, 8}};
+    for (int64_t rank = 0; rank < mesh.world_size(); ++rank) {
+      const Coordinate coordinate = mesh.coordinate_of(rank);
+      REQUIRE(is_first_holder(spec, mesh, coordinate) == (coordinate[Axis::ep] == j / 2));
+    }
+  }
+}
+
+TEST_CASE("what is not trained lies outside of the flat buffers and has no gradient", "[quick][parallel][moe]") {
+  const auto device = device::make_cpu_device(1);
+  device::MemoryLedger ledger;
+  const Mesh mesh({{1, 1, 1, 1, 1}}, kOrder);
+  ParameterStore store(mesh, mesh.coordinate_of(0));
+  add_layer_with_experts(store);
+  store.lay_out({.compute = DType::bf16}, 100000);
+  store.allocate(*device, ledger);
+  for (const Parameter& parameter : store.parameters()) {
+    const bool is_bias = parameter.name() == "bias";
+    REQUIRE(static_cast<bool>(parameter.gradient()) == !is_bias);
+    REQUIRE(parameter.weight().dtype() == (is_bias ? DType::fp32 : DType::bf16));
+    REQUIRE((parameter.bucket() >= 0) == !is_bias);
+  }
+}
+
 }  // namespace quintet::parallel

@@ -29,13 +29,27 @@ config::Model model(int64_t layers, int64_t vocab_size) {
   return model;
 }
 
+// Every `every`-th layer is a mixture of experts as wide as `width`.
+config::Model with_experts(config::Model model, int64_t every, int64_t width) {
+  model.moe.emplace();
+  model.moe->experts = 10;
+  model.moe->top_k = 3;
+  model.moe->shared_experts = 1;
+  model.moe->ffn_hidden_size = width;
+  model.moe->every = every;
+  return model;
+}
+
 int64_t total(const Split& split) { return std::accumulate(split.begin(), split.end(), int64_t{0}); }
 
-// The cost of the slowest stage.
-double slowest(const ForwardCosts& costs, const Split& split) {
+// The cost of the slowest stage, where every `every`-th layer is a mixture of experts; 0: none.
+double slowest(const ForwardCosts& costs, const Split& split, int64_t every = 0) {
   double most = 0;
+  int64_t layer = 0;
   for (size_t stage = 0; stage < split.size(); ++stage) {
-    double cost = static_cast<double>(split[stage]) * costs.layer;
+    double cost = 0;
+    for (int64_t end = layer + split[stage]; layer < end; ++layer)
+      cost += every > 0 && layer % every == every - 1 ? costs.moe_layer : costs.layer;
     if (stage == 0) cost += costs.embedding;
     if (stage == split.size() - 1) cost += costs.head;
     most = std::max(most, cost);
@@ -44,13 +58,13 @@ double slowest(const ForwardCosts& costs, const Split& split) {
 }
 
 // Of all splits that begin with `begun` and go on with at least one layer a stage.
-double best_of_all(const ForwardCosts& costs, int64_t layers, int64_t stages, Split begun = {}) {
+double best_of_all(const ForwardCosts& costs, int64_t layers, int64_t stages, int64_t every = 0, Split begun = {}) {
   const int64_t left = layers - total(begun), stages_left = stages - std::ssize(begun);
   begun.push_back(left);
-  if (stages_left == 1) return slowest(costs, begun);
+  if (stages_left == 1) return slowest(costs, begun, every);
   double best = std::numeric_limits<double>::infinity();
   for (begun.back() = 1; begun.back() <= left - (stages_left - 1); ++begun.back())
-    best = std::min(best, best_of_all(costs, layers, stages, begun));
+    best = std::min(best, best_of_all(costs, layers, stages, every, begun));
   return best;
 }
 
@@ -97,6 +111,37 @@ TEST_CASE("no split has a faster slowest stage", "[quick][pipeline]") {
     const ForwardCosts costs = forward_costs(drawn);
     REQUIRE(slowest(costs, split_layers(drawn, stages)) == best_of_all(costs, layers, stages));
   }
+}
+
+TEST_CASE("a layer of experts costs its router and the experts that a token passes through", "[quick][pipeline][moe]") {
+  const config::Model mixed = with_experts(model(4, 50), 2, 7);
+  const ForwardCosts costs = forward_costs(mixed), dense = forward_costs(model(4, 50));
+  CHECK(costs.layer == dense.layer);
+  // A router of 10 x 8, then 3 chosen and 1 shared, each up and down 8 x 7, for up and down 8 x 20.
+  CHECK(costs.moe_layer == costs.layer - 2 * 2 * 8 * 20 + 2 * 8 * (10 + 4 * 2 * 7));
+}
+
+TEST_CASE("no split of layers of two costs has a faster slowest stage", "[quick][pipeline][moe]") {
+  for (uint64_t draw = 0; draw < 150; ++draw) {
+    const PhiloxBlock random = philox(18, draw, 0);
+    const int64_t stages = 1 + random[0] % 5, layers = stages + random[1] % 9, vocab = 1 + random[2] % 700;
+    const int64_t every = 1 + random[3] % 4, width = 1 + philox(19, draw, 0)[0] % 60;
+    CAPTURE(stages, layers, vocab, every, width);
+    const config::Model drawn = with_experts(model(layers, vocab), every, width);
+    const ForwardCosts costs = forward_costs(drawn);
+    const Split split = split_layers(drawn, stages);
+    REQUIRE(std::ssize(split) == stages);
+    REQUIRE(total(split) == layers);
+    REQUIRE(*std::min_element(split.begin(), split.end()) >= 1);
+    REQUIRE(slowest(costs, split, every) == Approx(best_of_all(costs, layers, stages, every)).epsilon(1e-12));
+  }
+}
+
+TEST_CASE("a stage of costly layers holds fewer", "[quick][pipeline][moe]") {
+  // The last of three layers costs as much as many others.
+  CHECK(split_layers(with_experts(model(3, 1), 3, 1000), 2) == Split{2, 1});
+  CHECK(split_layers(with_experts(model(6, 1), 3, 1000), 2) == Split{3, 3});
+  CHECK(split_layers(with_experts(model(6, 1), 3, 1000), 4) == Split{2, 1, 2, 1});
 }
 
 TEST_CASE("a large vocabulary moves layers off the last stage", "[quick][pipeline]") {

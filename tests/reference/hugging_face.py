@@ -31,7 +31,9 @@ _LLAMA = {
     "mlp.gate_proj": "mlp.gate",
     "mlp.up_proj": "mlp.up",
     "mlp.down_proj": "mlp.down",
+    "block_sparse_moe.gate": "moe.router",
 }
+_MIXTRAL_EXPERT = {"w1": "gate", "w3": "up", "w2": "down"}
 _LAYER = {"GPT2LMHeadModel": r"transformer\.h\.(\d+)\.(.*)"}
 
 
@@ -41,14 +43,22 @@ def expected_architecture(model):
     kind = (model["norm"], model["activation"], model["position"])
     if kind == ("layernorm", "gelu", "learned"):
         plain = model["bias"] and model["qkv_bias"] and model["tie_embeddings"] and not model["qk_norm"]
-        if plain and fills and model["kv_heads"] == model["heads"]:
+        if plain and fills and model["kv_heads"] == model["heads"] and not model.get("moe"):
             return "GPT2LMHeadModel"
     if kind == ("rmsnorm", "swiglu", "rope") and not model["bias"]:
+        if model.get("moe"):
+            is_mixtral = not model["qkv_bias"] and not model["qk_norm"] and _are_mixtral_experts(model["moe"])
+            return "MixtralForCausalLM" if is_mixtral else "Quintet"
         if not model["qkv_bias"]:
             return "Qwen3ForCausalLM" if model["qk_norm"] else "LlamaForCausalLM"
         if not model["qk_norm"] and fills:
             return "Qwen2ForCausalLM"
     return "Quintet"
+
+
+def _are_mixtral_experts(moe):
+    plain = moe["every"] == 1 and moe["shared_experts"] == 0 and moe["capacity_factor"] is None
+    return plain and moe["normalize_top_k"] and moe["routing"] == "learned" and moe["balance"] != "bias"
 
 
 def load(folder, model):
@@ -74,6 +84,16 @@ def _check_sizes(folder, config, model):
              "num_hidden_layers": "layers", "intermediate_size": "ffn_hidden_size", "head_dim": "head_dim",
              "rope_theta": "rope_theta", "tie_word_embeddings": "tie_embeddings", "vocab_size": "vocab_size"}
     ours = {key: key for key in ("hidden_size", "heads", "kv_heads", "layers", "activation", "position")}
+    moe = model.get("moe")
+    if config["model_type"] == "mixtral":
+        del llama["intermediate_size"]
+        experts = {"num_local_experts": moe["experts"], "num_experts_per_tok": moe["top_k"],
+                   "intermediate_size": moe["ffn_hidden_size"]}
+        for key, value in experts.items():
+            if config[key] != value:
+                raise SystemExit(f"{folder}/config.json: {key} is {config[key]}, not {value}")
+    elif moe and any(moe[key] != value for key, value in config["moe"].items()):
+        raise SystemExit(f"{folder}/config.json: moe is {config['moe']}, model.moe is {moe}")
     for theirs, key in {"gpt2": gpt2, "quintet": ours}.get(config["model_type"], llama).items():
         if config[theirs] != model[key]:
             raise SystemExit(f"{folder}/config.json: {theirs} is {config[theirs]}, model.{key} is {model[key]}")
@@ -85,6 +105,10 @@ def _add(parameters, architecture, name, tensor):
     if layer:
         prefix, name = f"layers.{layer[1]}.", layer[2]
     module, kind = name.rsplit(".", 1)
+    expert = re.fullmatch(r"block_sparse_moe\.experts\.(\d+)\.(w\d)", module)
+    if expert:
+        parameters[f"{prefix}moe.experts.{expert[1]}.{_MIXTRAL_EXPERT[expert[2]]}.{kind}"] = tensor
+        return
     if architecture != "GPT2LMHeadModel":
         parameters[f"{prefix}{_LLAMA[module]}.{kind}"] = tensor
         return

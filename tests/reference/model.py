@@ -1,6 +1,6 @@
 """The model from SPEC section 4's formulas, on a dictionary of parameters under section 6's names.
 
-Shapes: B sequences, S positions, H hidden, N query heads, K key/value heads, D head_dim, V vocabulary.
+Shapes: B sequences, S positions, H hidden, N query heads, K key/value heads, D head_dim, V vocabulary, E experts.
 """
 
 import math
@@ -15,18 +15,22 @@ class Model:
     def __init__(self, model, parameters, angle_dtype=torch.float64):
         self.model = model
         self.parameters = parameters
+        self.routing = []  # of each MoE layer of the last forward
         if model["position"] == "rope":
             self.cos, self.sin = rotation_tables(model, angle_dtype)
 
     def logits(self, tokens):
         """tokens [B, S] -> [B, S, V]."""
         p, model = self.parameters, self.model
+        self.routing = []
         x = p["embedding.weight"][tokens]
         if model["position"] == "learned":
             x = x + p["position_embedding.weight"][: tokens.shape[1]]
         for i in range(model["layers"]):
             x = x + self.attention(f"layers.{i}.attention", self.norm(f"layers.{i}.attention_norm", x))
-            x = x + self.mlp(f"layers.{i}.mlp", self.norm(f"layers.{i}.mlp_norm", x))
+            normed = self.norm(f"layers.{i}.mlp_norm", x)
+            is_moe = model.get("moe") and (i + 1) % model["moe"]["every"] == 0
+            x = x + (self.experts(f"layers.{i}.moe", normed) if is_moe else self.mlp(f"layers.{i}.mlp", normed))
         x = self.norm("final_norm", x)
         return x @ p["embedding.weight" if model["tie_embeddings"] else "output.weight"].t()
 
@@ -84,6 +88,56 @@ class Model:
             gate = self.linear(f"{name}.gate", x)
             return self.linear(f"{name}.down", gate * torch.sigmoid(gate) * up)
         return self.linear(f"{name}.down", ACTIVATIONS[self.model["activation"]](up))
+
+    def experts(self, name, x):
+        """A mixture of experts, token by token: every expert sees every row and most weights are zero."""
+        moe = self.model["moe"]
+        count, top_k, positions = moe["experts"], moe["top_k"], x.shape[1]
+        logits = x @ self.parameters[f"{name}.router.weight"].t()  # [B, S, E]
+        probabilities = torch.softmax(logits, dim=-1)
+        scores = probabilities.detach()
+        if moe["balance"] == "bias":
+            scores = scores + self.parameters[f"{name}.router.balance_bias"]
+        if moe["routing"] == "round_robin":
+            slots = torch.arange(positions * top_k).view(positions, top_k) % count
+            chosen = slots.expand(x.shape[0], positions, top_k)
+        else:
+            # A stable sort leaves equal experts in ascending order.
+            chosen = torch.sort(scores, dim=-1, descending=True, stable=True)[1][..., :top_k]
+        weights = probabilities.gather(-1, chosen)
+        if moe["normalize_top_k"]:
+            weights = weights / weights.sum(-1, keepdim=True)
+        slots = F.one_hot(chosen, count)  # [B, S, top_k, E]
+        self.routing.append(Routing(logits, probabilities, slots.sum((1, 2))))
+        if moe["capacity_factor"] is not None:
+            capacity = math.ceil(moe["capacity_factor"] * positions * top_k / count)
+            in_order = slots.flatten(1, 2)  # by position, then by choice
+            fits = (in_order.cumsum(1) <= capacity) & (in_order > 0)
+            slots = fits.view_as(slots).long()
+            self.routing[-1].dropped = int(weights.numel() - slots.sum())
+        by_expert = (weights.unsqueeze(-1) * slots).sum(-2)  # [B, S, E]
+        y = sum(by_expert[..., e : e + 1] * self.mlp(f"{name}.experts.{e}", x) for e in range(count))
+        for j in range(moe["shared_experts"]):
+            y = y + self.mlp(f"{name}.shared.{j}", x)
+        return y
+
+    def router_losses(self):
+        """The balance and the z-loss of the last forward, unweighted."""
+        moe = self.model["moe"]
+        balance, z = [], []
+        for routing in self.routing:
+            share = routing.loads / routing.loads.sum(-1, keepdim=True)
+            balance.append((moe["experts"] * share * routing.probabilities.mean(1)).sum(-1).mean())
+            z.append((torch.logsumexp(routing.logits, -1) ** 2).mean())
+        return torch.stack(balance).mean(), torch.stack(z).mean()
+
+
+class Routing:
+    """Logits and probabilities [B, S, E] and the slots of each sequence [B, E] of one layer, before drops."""
+
+    def __init__(self, logits, probabilities, loads):
+        self.logits, self.probabilities, self.loads = logits, probabilities, loads
+        self.dropped = 0
 
 
 def gelu_tanh(x):

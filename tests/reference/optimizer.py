@@ -34,6 +34,14 @@ def clip_scale(norm, clip):
     return min(1.0, clip / (norm + 1e-6))
 
 
+@torch.no_grad()
+def move_balance_biases(biases, routing, moe):
+    """A step of each MoE layer's bias against the loads of the batch, by layer in ascending order."""
+    for (_, bias), layer in zip(sorted(biases.items(), key=lambda item: int(item[0].split(".")[1])), routing):
+        loads = layer.loads.sum(0).double()
+        bias += moe["bias_update_rate"] * torch.sign(loads.mean() - loads)
+
+
 class AdamW:
     """Decoupled decay of matrices only; bias correction by the count of updates."""
 

@@ -3,8 +3,8 @@
 
 Usage: reference.py RUN_DIR ...
 
-Each RUN_DIR must hold config.yaml, metrics.jsonl, weights/step_00000000 and gradients/step_00000001.safetensors. Losses and
-norms agree when |a - b| <= tol * |b|; a gradient when max|a - b| <= tol * max(max|b|, g), g = grad_norm / sqrt(number
+Each RUN_DIR must hold config.yaml, metrics.jsonl, weights/step_00000000 and gradients/step_00000001.safetensors. Losses (of
+routers too) and norms agree when |a - b| <= tol * |b|; a gradient when max|a - b| <= tol * max(max|b|, g), g = grad_norm / sqrt(number
 of parameters), since some gradients are zero in exact arithmetic. tol is 1e-10 in fp64, 1e-5 in fp32 (held against
 this fp64 computation). Exits 1 naming what differs first in each run.
 """
@@ -107,6 +107,21 @@ def compare_gradients(comparison, path, gradients, norm, tolerance):
         comparison.add("gradient", name, float((ours - reference).abs().max()), size, tolerance)
 
 
+def compare_routing(comparison, step, line, model, tolerance):
+    """Returns what the routers' losses add to the objective."""
+    moe = model.model["moe"]
+    balance, z = model.router_losses()
+    comparison.scalar("aux_loss", f"step {step}", line.get("aux_loss"), balance.item(), tolerance)
+    comparison.scalar("z_loss", f"step {step}", line.get("z_loss"), z.item(), tolerance)
+    busiest = max(float(loads.max() / loads.double().mean()) for loads in (r.loads.sum(0) for r in model.routing))
+    comparison.scalar("max_expert_load", f"step {step}", line.get("max_expert_load"), busiest, tolerance)
+    dropped = sum(routing.dropped for routing in model.routing)
+    comparison.require(line.get("dropped_slots") == dropped,
+                       f"dropped_slots of step {step} is {line.get('dropped_slots')}, reference {dropped}")
+    weight = moe["aux_loss_weight"] if moe["balance"] == "aux_loss" else 0
+    return weight * balance + moe["z_loss_weight"] * z
+
+
 def validation_loss(model, samples, config):
     train = config["train"]
     count = min(train["eval_steps"] * train["global_batch_size"], samples.count)
@@ -121,16 +136,17 @@ def evaluates_after(step, train):
 def train_and_compare(run):
     config = load_config(run / "config.yaml")
     section, train = config["model"], config["train"]
-    if section.get("moe") or section["dropout"] != 0:
-        raise SystemExit("model: the reference has neither experts nor dropout")
+    if section["dropout"] != 0:
+        raise SystemExit("model.dropout: the reference has none")
     precision = config["precision"]["compute"]
     tolerance = TOLERANCE[precision]
     angle_dtype = torch.float64 if precision == "fp64" else torch.float32
 
     parameters = hugging_face.load(run / "weights/step_00000000", section)
+    biases = {name: parameters.pop(name) for name in list(parameters) if name.endswith(".balance_bias")}
     for parameter in parameters.values():
         parameter.requires_grad_(True)
-    model = Model(section, parameters, angle_dtype)
+    model = Model(section, {**parameters, **biases}, angle_dtype)
     samples, validation = data.load(config["data"], section["seq_length"])
     settings = config["optimizer"]
     adam = optimizer.AdamW(parameters, settings["betas"], settings["epsilon"], settings["weight_decay"])
@@ -142,7 +158,10 @@ def train_and_compare(run):
     clipped = 0
     for step in range(1, steps + 1):
         loss = model.loss(*samples.batch((step - 1) * batch, batch))
-        gradients = dict(zip(parameters, torch.autograd.grad(loss, list(parameters.values()))))
+        objective = loss
+        if section.get("moe"):
+            objective = objective + compare_routing(comparison, step, metrics.get(step, {}), model, tolerance)
+        gradients = dict(zip(parameters, torch.autograd.grad(objective, list(parameters.values()))))
         norm = optimizer.global_norm(gradients)
         rate = optimizer.learning_rate(step, settings["learning_rate"], config["schedule"])
         scale = optimizer.clip_scale(norm, settings["clip_grad_norm"])
@@ -154,6 +173,7 @@ def train_and_compare(run):
             compare_gradients(comparison, run / "gradients/step_00000001.safetensors", gradients, norm, tolerance)
         comparison.scalar("grad_norm", f"step {step}", line.get("grad_norm"), norm, tolerance)
         adam.update({name: scale * gradient for name, gradient in gradients.items()}, rate)
+        optimizer.move_balance_biases(biases, model.routing, section.get("moe"))
         if validation is not None and evaluates_after(step, train):
             reference = validation_loss(model, validation, config)
             comparison.scalar("validation_loss", f"step {step}", validation_metrics.get(step), reference, tolerance)

@@ -8,6 +8,7 @@
 
 #include "lib/config/config.h"
 #include "lib/mesh/mesh.h"
+#include "lib/model/routing.h"
 
 namespace quintet::testing {
 
@@ -19,14 +20,24 @@ struct RankView {
   std::vector<int64_t> ordinals;                 // of the samples that it read for training, in the order read
   std::map<std::string, int64_t> peak_by_owner;  // bytes of memory
   // Elements of its parameters that after the last step are not the bits of the model's, padding that is not zero
-  // included. 0 where all copies of a parameter are the same.
+  // included, and elements of experts that lie on another rank along ep than they should. 0 where all copies of a
+  // parameter are the same.
   int64_t strays = 0;
+};
+
+// What the routers of a step did.
+struct StepRouting {
+  model::RoutingFigures figures;
+  std::vector<int64_t> loads;  // [MoE layers, E]
+  int64_t dropped = 0;
+  uint64_t digest = 0;
 };
 
 // What rank 0 saw, and a few things of each rank; traffic is the maximum over ranks, axis by axis.
 struct Run {
   std::vector<double> losses, norms;  // of each step
   std::vector<int64_t> counted;       // tokens of each step
+  std::vector<StepRouting> routing;   // of each step of an MoE model
   std::vector<PerAxis<int64_t>> comm_bytes, operations;
   NamedValues initial_weights, weights;  // before the first step, after the last
   NamedValues gradients;                 // of the first step, over the whole batch, before clipping
@@ -36,9 +47,9 @@ struct Run {
 
 // The sizes of a mesh's axes.
 struct Sizes {
-  int64_t dp = 1, tp = 1, pp = 1;
-  int64_t ranks() const { return dp * tp * pp; }
-  std::string text() const;  // "dp 2, tp 1, pp 4"
+  int64_t dp = 1, tp = 1, pp = 1, ep = 1, cp = 1;
+  int64_t ranks() const { return dp * tp * pp * ep * cp; }
+  std::string text() const;  // "dp 2, tp 1, pp 4, ep 1, cp 1"
 };
 
 // The smallest model that has every part: GPT-2's shape, 4 layers of 64, 8 sequences of 32 a step, fp64, 5 steps.
@@ -63,13 +74,15 @@ class References {
 
 // DESIGN's rule: loss and norm within tol * |b| at every step, gradients within tol * max(max|b|, g) where
 // g = grad_norm / sqrt(number of parameters). `tol` is 1e-10 in fp64 and 1e-5 in fp32. No rank of either may have
-// strays.
+// strays. Routers do the same at every step; in fp32 all this holds up to the first step whose digest differs.
 void require_equal_training(const Run& run, const Run& reference, double tol);
+// Steps before the first one in which a token goes elsewhere; all of them without experts.
+size_t steps_routed_alike(const Run& run, const Run& reference);
 // DESIGN's rule for bf16, by tensor of the gradient: twice the distance between bf16 (`one`) and fp32 (`exact`) on one
 // rank of the CPU bounds what layouts and devices change; half a rounding is forgiven where that distance happens to be
 // small.
 void require_within_roundings(const Run& run, const Run& one, const Run& exact);
-// Every loss, norm, gradient and weight, bit by bit.
+// Every loss, norm, gradient and weight, and what routers did, bit by bit.
 void require_same_bits(const Run& run, const Run& reference);
 
 // Overrides that turn the tiny model into another family's shape.

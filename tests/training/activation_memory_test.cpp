@@ -28,7 +28,37 @@ double bytes_per_layer(const std::vector<std::string>& overrides, int64_t tensor
   return static_cast<double>(peak(4) - peak(2)) / 2;
 }
 
+// One step of one long sequence on `ranks` context ranks: bytes of activations on the fullest one.
+int64_t context_peak(const std::string& method, int64_t sequence_length, int64_t ranks) {
+  const Run run =
+      train({"model.hidden_size=32", "model.heads=8", "model.layers=1", "model.position=rope", "train.steps=1",
+             "train.eval_steps=1", "train.global_batch_size=1", "data.validation=0.3", "precision.compute=fp32",
+             "parallel.context.method=" + method, fmt::format("model.seq_length={}", sequence_length)},
+            {.cp = ranks});
+  int64_t most = 0;
+  for (const RankView& view : run.ranks) most = std::max(most, activation_peak(view));
+  return most;
+}
+
+// No constant is needed beside the share.
+void require_shares(const std::string& method, int64_t sequence_length, const std::vector<int64_t>& ranks) {
+  const auto whole = static_cast<double>(context_peak(method, sequence_length, 1));
+  for (const int64_t count : ranks) {
+    const auto share = static_cast<double>(context_peak(method, sequence_length, count));
+    INFO(method << ": " << share << " of " << whole << " bytes on each of " << count);
+    REQUIRE(share == Approx(whole / static_cast<double>(count)).epsilon(0.1));
+  }
+}
+
 }  // namespace
+
+TEST_CASE("activations are shared evenly by context ranks", "[quick][memory][context]") {
+  for (const char* method : {"ring", "all_gather", "ulysses"}) require_shares(method, 1024, {2, 8});
+}
+
+TEST_CASE("activations of 8192 positions are shared evenly by 2, 4 and 8 context ranks", "[full][memory][context]") {
+  for (const char* method : {"ring", "all_gather", "ulysses"}) require_shares(method, 8192, {2, 4, 8});
+}
 
 TEST_CASE("a layer's activations are shared evenly by tensor ranks under sequence parallelism", "[quick][memory]") {
   for (const std::vector<std::string>& model : {gpt2(), with(llama(), {"model.kv_heads=4"})}) {

@@ -6,6 +6,8 @@
 
 #include <catch2/catch.hpp>
 
+#include <fmt/core.h>
+
 #include "lib/base/dtype.h"
 #include "tests/support/training_run.h"
 
@@ -29,6 +31,19 @@ TEST_CASE("in bf16 the layout changes no more than bf16 itself does", "[quick][l
     for (const Sizes& sizes : {Sizes{.dp = 2}, Sizes{.tp = 2}, Sizes{.pp = 2}, Sizes{.dp = 2, .tp = 2, .pp = 2}})
       require_within_roundings(train(base, sizes), one, exact);
     require_within_roundings(train(with(base, {"parallel.sequence_parallel=false"}), Sizes{.tp = 4}), one, exact);
+  }
+}
+
+TEST_CASE("in bf16 context ranks change no more than bf16 itself does", "[quick][layouts][context][bf16]") {
+  for (const Overrides& model : {gpt2(), qwen3()}) {
+    const Overrides base = with(model, kBf16);
+    const Run one = train(base), exact = train(with(base, {"precision.compute=fp32"}));
+    for (const char* method : {"ring", "all_gather", "ulysses"})
+      for (const Sizes& sizes : {Sizes{.cp = 4}, Sizes{.tp = 2, .pp = 2, .cp = 2}}) {
+        INFO(method << ", " << sizes.text());
+        require_within_roundings(train(with(base, {fmt::format("parallel.context.method={}", method)}), sizes), one,
+                                 exact);
+      }
   }
 }
 

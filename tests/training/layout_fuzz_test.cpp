@@ -48,7 +48,11 @@ Sizes draw_sizes(Draws& draws) {
   constexpr int64_t kMostRanks = 12;
   Sizes sizes;
   do {
-    sizes = {draws.between(1, 4), draws.between(1, 4), draws.between(1, 4)};
+    sizes = {.dp = draws.between(1, 4),
+             .tp = draws.between(1, 4),
+             .pp = draws.between(1, 4),
+             .ep = draws.one_of({1, 1, 2, 3, 4}),
+             .cp = draws.once_in(2) ? draws.between(2, 4) : 1};
   } while (sizes.ranks() > kMostRanks);
   return sizes;
 }
@@ -62,7 +66,11 @@ Drawn draw_layout(uint64_t seed, uint64_t number) {
     drawn.overrides.push_back(fmt::format("{}={}", key, value));
   };
 
-  const int64_t heads = draws.mostly_multiple(sizes.tp, 3);
+  const std::string method = draws.one_of({"ring", "all_gather", "ulysses"});
+  const std::string balance = draws.one_of({"zigzag", "none"});
+  set("parallel.context.method", method);
+  set("parallel.context.balance", balance);
+  const int64_t heads = draws.mostly_multiple(sizes.tp * (method == "ulysses" ? sizes.cp : 1), 3);
   set("model.heads", heads);
   if (!draws.once_in(3)) {
     int64_t kv_heads = draws.between(1, heads);
@@ -78,7 +86,13 @@ Drawn draw_layout(uint64_t seed, uint64_t number) {
   set("model.ffn_hidden_size", draws.mostly_multiple(sizes.tp, 12));
   const int64_t layers = draws.once_in(12) ? draws.between(1, 4) : sizes.pp + draws.between(0, 2);
   set("model.layers", layers);
-  set("model.seq_length", draws.mostly_multiple(sizes.tp, 6));
+  const int64_t chunks = sizes.cp > 1 && balance == "zigzag" ? 2 * sizes.cp : sizes.cp;
+  set("model.seq_length", draws.mostly_multiple(sizes.tp * chunks, sizes.cp > 1 ? 3 : 6));
+  if (draws.once_in(3)) {
+    if (!draws.once_in(6)) set("data.end_of_document", draws.one_of({32, 46, 101}));
+    set("data.document_mask", draws.once_in(2));
+    set("data.mask_end_of_document", draws.once_in(2));
+  }
   set("model.vocab_size", draws.between(256, 300));
   set("model.norm", draws.one_of({"layernorm", "rmsnorm"}));
   set("model.activation", draws.one_of({"gelu", "gelu_exact", "swiglu", "relu_squared"}));
@@ -94,9 +108,23 @@ Drawn draw_layout(uint64_t seed, uint64_t number) {
       ++split[static_cast<size_t>(draws.between(0, std::ssize(split) - 1))];
     set("parallel.pipeline.layers_per_stage", fmt::format("[{}]", fmt::join(split, ", ")));
   }
+  if (draws.once_in(2)) {
+    const int64_t experts = draws.mostly_multiple(sizes.ep, 3);
+    set("model.moe.experts", experts);
+    set("model.moe.top_k", draws.once_in(12) ? draws.between(1, 4) : draws.between(1, std::min<int64_t>(experts, 4)));
+    if (draws.once_in(2)) set("model.moe.ffn_hidden_size", draws.mostly_multiple(sizes.tp, 12));
+    set("model.moe.every", draws.once_in(12) ? draws.between(1, 4) : draws.between(1, layers));
+    set("model.moe.shared_experts", draws.between(0, 2));
+    set("model.moe.normalize_top_k", draws.once_in(2));
+    set("model.moe.routing", draws.once_in(4) ? "round_robin" : "learned");
+    set("model.moe.balance", draws.one_of({"aux_loss", "bias", "none"}));
+    set("model.moe.aux_loss_weight", 0.1);
+    set("model.moe.z_loss_weight", draws.one_of({0.0, 0.01}));
+    if (draws.once_in(3)) set("model.moe.capacity_factor", draws.one_of({0.5, 1.0, 1.3}));
+  }
   const int64_t micro_batch = draws.between(1, 2);
   set("train.micro_batch_size", micro_batch);
-  set("train.global_batch_size", draws.mostly_multiple(micro_batch * sizes.dp, 3));
+  set("train.global_batch_size", draws.mostly_multiple(micro_batch * sizes.dp * sizes.ep, 3));
   set("parallel.zero.stage", draws.between(0, 1));
   set("parallel.zero.overlap", draws.once_in(2));
   set("parallel.zero.bucket_mb", draws.one_of({0.001, 0.01, 1.0}));
@@ -106,6 +134,8 @@ Drawn draw_layout(uint64_t seed, uint64_t number) {
   set("mesh.dp", sizes.dp);
   set("mesh.tp", sizes.tp);
   set("mesh.pp", sizes.pp);
+  set("mesh.cp", sizes.cp);
+  set("mesh.ep", sizes.ep);
   return drawn;
 }
 

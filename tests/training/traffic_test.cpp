@@ -55,18 +55,22 @@ struct Layout {
   int64_t zero = 1;
   bool sequence_parallel = true;
   int64_t micro_batch = 1;
+  std::string method = "ring", balance = "zigzag";  // of context ranks
 
+  int64_t rows() const { return micro_batch * model.S / sizes.cp; }
+  int64_t data_ranks() const { return sizes.dp * sizes.cp; }  // that share the sums of gradients
   int64_t microbatches() const { return 8 / (micro_batch * sizes.dp); }
   int64_t layers() const { return model.L / sizes.pp; }  // of each stage
   std::string text() const {
-    return fmt::format("{}; ZeRO {}, sequence parallel {}, {} key heads, tied {}, microbatches of {}", sizes.text(),
-                       zero, sequence_parallel, model.K, model.tied, micro_batch);
+    return fmt::format("{}; ZeRO {}, sequence parallel {}, {} key heads, tied {}, microbatches of {}, {}, {}",
+                       sizes.text(), zero, sequence_parallel, model.K, model.tied, micro_batch, method, balance);
   }
   std::vector<std::string> overrides() const {
     std::vector<std::string> all =
         with(model.overrides(), {"train.steps=1", "train.eval_steps=1", fmt::format("parallel.zero.stage={}", zero),
                                  fmt::format("parallel.sequence_parallel={}", sequence_parallel),
-                                 fmt::format("train.micro_batch_size={}", micro_batch)});
+                                 fmt::format("train.micro_batch_size={}", micro_batch),
+                                 "parallel.context.method=" + method, "parallel.context.balance=" + balance});
     // As many layers on each stage, so that no cost model enters here.
     std::string split;
     for (int64_t stage = 0; stage < sizes.pp; ++stage) split += fmt::format("{}{}", stage == 0 ? "" : ", ", layers());
@@ -152,7 +156,7 @@ std::vector<Bucket> buckets_of_stage(const Layout& layout, int64_t stage) {
     bucket.elements = bucket.begins.back() + piece.elements;
   }
   for (Bucket& bucket : buckets) {
-    while (bucket.elements % 128 != 0 || bucket.elements % layout.sizes.dp != 0) ++bucket.elements;
+    while (bucket.elements % 128 != 0 || bucket.elements % layout.data_ranks() != 0) ++bucket.elements;
   }
   return buckets;
 }
@@ -161,7 +165,7 @@ std::vector<Bucket> buckets_of_stage(const Layout& layout, int64_t stage) {
 int64_t updated(const Layout& layout, int64_t stage, int64_t d, With with) {
   int64_t sum = 0;
   for (const Bucket& bucket : buckets_of_stage(layout, stage)) {
-    const int64_t own = bucket.elements / layout.sizes.dp;
+    const int64_t own = bucket.elements / layout.data_ranks();
     const int64_t begin = layout.zero == 0 ? 0 : d * own, end = layout.zero == 0 ? bucket.elements : begin + own;
     for (size_t i = 0; i < bucket.pieces.size(); ++i)
       if (bucket.pieces[i].with == with)
@@ -173,7 +177,7 @@ int64_t updated(const Layout& layout, int64_t stage, int64_t d, With with) {
 
 int64_t tensor_bytes(const Layout& layout, int64_t d, int64_t t, int64_t stage) {
   const ModelShape& m = layout.model;
-  const int64_t tp = layout.sizes.tp, tokens = layout.micro_batch * m.S;
+  const int64_t tp = layout.sizes.tp, tokens = layout.rows();
   if (tp == 1) return 0;
   const bool first = stage == 0, last = stage + 1 == layout.sizes.pp;
   int64_t microbatch = 0;
@@ -197,7 +201,7 @@ int64_t pipeline_bytes(const Layout& layout, int64_t d, int64_t stage) {
   const int64_t stages = layout.sizes.pp;
   if (stages == 1) return 0;
   const bool first = stage == 0, last = stage + 1 == stages;
-  const int64_t rows = layout.micro_batch * m.S / (layout.sequence_parallel ? layout.sizes.tp : 1);
+  const int64_t rows = layout.rows() / (layout.sequence_parallel ? layout.sizes.tp : 1);
   int64_t elements = layout.microbatches() * rows * m.H * (first || last ? 1 : 2);
   if (first || last) elements += all_reduced(updated(layout, stage, d, With::other_end), 2, first ? 0 : 1);
   return kElement * elements;
@@ -205,11 +209,32 @@ int64_t pipeline_bytes(const Layout& layout, int64_t d, int64_t stage) {
 
 int64_t data_bytes(const Layout& layout, int64_t d, int64_t stage, int64_t rank) {
   constexpr int64_t kSumWords = 2 * 72;  // exact sums of loss and squared norm
-  const int64_t dp = layout.sizes.dp;
+  const int64_t dp = layout.data_ranks();
   int64_t elements = all_reduced(1, dp, d) + all_reduced(kSumWords, layout.sizes.ranks(), rank);
   if (dp > 1)
     for (const Bucket& bucket : buckets_of_stage(layout, stage)) elements += 2 * bucket.elements / dp * (dp - 1);
   return kElement * elements;
+}
+
+int64_t context_bytes(const Layout& layout, int64_t c) {
+  const ModelShape& m = layout.model;
+  const int64_t cp = layout.sizes.cp, tp = layout.sizes.tp;
+  if (cp == 1) return 0;
+  const int64_t key_heads = std::max<int64_t>(1, m.K / tp);
+  const int64_t block = 2 * layout.rows() * key_heads * m.D;  // keys and values, or their gradients
+  int64_t layer = 0;
+  if (layout.method == "ulysses") {
+    // Queries, context; queries, context, its gradient and that of the queries again; keys and values thrice, twice.
+    layer = 6 * layout.rows() * (m.N / tp) * m.D / cp * (cp - 1);
+    layer += 6 * layout.rows() * std::max<int64_t>(1, key_heads / cp) * m.D * (cp - 1);
+  } else if (layout.method == "all_gather" || layout.balance == "zigzag") {
+    layer = 3 * block * (cp - 1);  // two gathers and a scatter; or as many hops
+  } else if (c + 1 < cp) {
+    layer = block * (2 * (c + 1) + c);  // own and earlier blocks, twice; gradients of the earlier ones
+  } else {
+    layer = block * c;  // gradients go home
+  }
+  return kElement * layout.microbatches() * layout.layers() * layer;
 }
 
 // The most of any rank, axis by axis.
@@ -217,9 +242,11 @@ PerAxis<int64_t> closed_form(const Layout& layout) {
   const Sizes& sizes = layout.sizes;
   PerAxis<int64_t> most;
   for (int64_t rank = 0; rank < sizes.ranks(); ++rank) {
-    const int64_t t = rank % sizes.tp, d = rank / sizes.tp % sizes.dp, stage = rank / sizes.tp / sizes.dp;
+    const int64_t t = rank % sizes.tp, c = rank / sizes.tp % sizes.cp;
+    const int64_t d = rank / sizes.tp % layout.data_ranks(), stage = rank / sizes.tp / layout.data_ranks();
     most[Axis::tp] = std::max(most[Axis::tp], tensor_bytes(layout, d, t, stage));
     most[Axis::pp] = std::max(most[Axis::pp], pipeline_bytes(layout, d, stage));
+    most[Axis::cp] = std::max(most[Axis::cp], context_bytes(layout, c));
     most[Axis::dp] = std::max(most[Axis::dp], data_bytes(layout, d, stage, rank));
   }
   return most;
@@ -281,6 +308,34 @@ TEST_CASE("what ranks of several axes hand over is the closed form, to the byte"
   tied.tied = true;
   require_closed_forms(kGpt2, {{.dp = 2, .tp = 2, .pp = 2}});
   require_closed_forms(tied, {{.dp = 2, .tp = 4}, {.dp = 2, .tp = 2, .pp = 2}, {.dp = 4, .pp = 2}});
+}
+
+TEST_CASE("what a context rank hands over is the closed form, to the byte", "[quick][traffic][context]") {
+  const std::vector<std::pair<std::string, std::string>> ways = {
+      {"ring", "zigzag"}, {"ring", "none"}, {"all_gather", "zigzag"}, {"ulysses", "none"}};
+  for (const auto& [method, balance] : ways)
+    for (const ModelShape& model : {kGpt2, kQwen3})  // the latter's 2 key heads: fewer than 4 ranks
+      for (const Sizes& sizes : {Sizes{.cp = 2}, Sizes{.cp = 4}, Sizes{.dp = 2, .cp = 2}, Sizes{.tp = 2, .cp = 2},
+                                 Sizes{.tp = 2, .pp = 2, .cp = 2}})
+        require_closed_form(
+            {.model = model, .sizes = sizes, .micro_batch = sizes.tp, .method = method, .balance = balance});
+}
+
+TEST_CASE("in bf16 keys and values travel in 2 bytes, sums of their gradients in 4",
+          "[quick][traffic][context][bf16]") {
+  const Layout layout = {.model = {.K = 2}, .sizes = {.cp = 4}};
+  const ModelShape& m = layout.model;
+  // Of all microbatches and layers; each rank hands something over to 3 others.
+  const int64_t parts = 3 * layout.microbatches() * m.L * layout.rows() * m.D;
+  const auto bytes = [&](const char* method) {
+    Layout with_method = layout;
+    with_method.method = method;
+    return train(with(with_method.overrides(), {"precision.compute=bf16"}), layout.sizes).comm_bytes.front()[Axis::cp];
+  };
+  REQUIRE(bytes("ring") == 2 * m.K * parts * (2 + 2 + 4));
+  REQUIRE(bytes("all_gather") == 2 * m.K * parts * (2 + 2 + 4));
+  // A query head a rank, and a key head that two ranks share.
+  REQUIRE(bytes("ulysses") == 6 * parts * 2 + 2 * parts * (2 + 2 + 4));
 }
 
 TEST_CASE("one rank hands over nothing", "[quick][traffic]") {

@@ -11,6 +11,8 @@
 
 #include "lib/checkpoint/safetensors.h"
 #include "lib/config/load.h"
+#include "lib/pipeline/model_parameters.h"
+#include "lib/training/flops.h"
 #include "lib/training/run_folder.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/training_run.h"
@@ -86,6 +88,40 @@ TEST_CASE("metrics hold every figure once a step, from one writer", "[quick][tra
   }
   REQUIRE(steps == std::vector<int64_t>{1, 2, 3, 4});
   REQUIRE(validated == std::vector<int64_t>{2, 4});
+}
+
+TEST_CASE("metrics of experts say what routers did", "[quick][trainer][moe]") {
+  const Runs runs;
+  const std::vector<std::string> overrides = {"model.moe.experts=4", "model.moe.capacity_factor=0.5", "train.steps=2"};
+  REQUIRE(runs.train(testing::with(overrides, {"mesh.ep=2"}), 2) == 0);
+  const testing::Run expected = testing::train_on(runs.folder().path("text.txt"), overrides);
+  size_t step = 0;
+  for (const Json& line : runs.metrics()) {
+    if (!line.contains("loss")) continue;
+    const testing::StepRouting& routing = expected.routing.at(step++);
+    REQUIRE(line.at("aux_loss").get<double>() == Approx(routing.figures.aux_loss).epsilon(1e-5));
+    REQUIRE(line.at("z_loss").get<double>() == Approx(routing.figures.z_loss).epsilon(1e-5));
+    REQUIRE(line.at("max_expert_load").get<double>() == Approx(routing.figures.max_expert_load).epsilon(1e-2));
+    REQUIRE(line.at("dropped_slots").get<int64_t>() > 0);
+    REQUIRE(line.at("route_digest").get<std::string>().size() == 16);
+    REQUIRE(line.at("comm_bytes").at("ep").get<int64_t>() > 0);
+  }
+  REQUIRE(step == 2);
+}
+
+TEST_CASE("a token's FLOPs are those of the matrices that it passes through", "[quick][trainer][moe]") {
+  const auto flops = [](const std::vector<std::string>& overrides) {
+    const config::Config config = testing::tiny_config(
+        testing::with({"model.layers=2", "model.hidden_size=32", "model.ffn_hidden_size=48"}, overrides), 1);
+    return training::flops_per_token(config.model,
+                                     pipeline::model_parameters(config, Mesh(config.mesh.sizes(), config.mesh.order)));
+  };
+  const double mlp = 6.0 * 2 * 32 * 48, router = 6.0 * 32 * 8;
+  const double dense = flops({});
+  REQUIRE(dense == 6.0 * (256 * 32 + 2 * 4 * 32 * 32 + 2 * 32 * 32) + 2 * mlp);  // head, attention, its scores
+  REQUIRE(flops({"model.moe.experts=8"}) == dense + 2 * (router + mlp));
+  REQUIRE(flops({"model.moe.experts=8", "model.moe.top_k=1", "model.moe.every=2", "model.moe.shared_experts=3"}) ==
+          dense + router + 3 * mlp);
 }
 
 TEST_CASE("the trainer reads the samples, rates and weights that the rules name", "[quick][trainer]") {

@@ -9,7 +9,6 @@
 #include "kernels/cuda/adamw.h"
 #include "kernels/cuda/bias.h"
 #include "kernels/cuda/elementwise.h"
-#include "kernels/cuda/fold.h"
 #include "kernels/cuda/router.h"
 #include "kernels/cuda/row_moves.h"
 #include "kernels/cuda/swiglu.h"
@@ -18,6 +17,7 @@
 #include "lib/device/cuda/gpus.h"
 #include "lib/device/cuda/memory_pool.h"
 #include "lib/device/cuda/products.h"
+#include "lib/device/cuda/side_stream.h"
 #include "lib/device/cuda/staging.h"
 #include "lib/device/cuda/stream.h"
 
@@ -43,6 +43,11 @@ class CudaDevice : public Device, public WorkQueue {
 
   ~CudaDevice() override {
     // Other ranks' queues may still read memory of ours, where a failure unwinds.
+    for (const int gpu : reached_) {
+      cudaSetDevice(gpu);
+      cudaDeviceSynchronize();
+    }
+    cudaSetDevice(ordinal_);
     cudaDeviceSynchronize();
   }
 
@@ -75,6 +80,7 @@ class CudaDevice : public Device, public WorkQueue {
 
   void copy(Tensor from, Tensor to) override;
 
+  void transpose_rows(Tensor, Tensor) override { QUINTET_CHECK(false, "transpose_rows has no CUDA kernel"); }
   void scale(Tensor tensor, double factor) override {
     visit_element_type(tensor.dtype(), [&]<typename T>() {
       kernels::scale(tensor.elements(), static_cast<float>(factor), tensor.as<T>(), stream_);
@@ -165,6 +171,7 @@ class CudaDevice : public Device, public WorkQueue {
 
   void attention_forward(const AttentionForward& op) override;
   void attention_backward(const AttentionBackward& op) override;
+  void attention_merge(const AttentionMerge& op) override;
 
   void cross_entropy_statistics(const CrossEntropyStatistics& op) override {
     require_statistics(op);
@@ -273,27 +280,28 @@ class CudaDevice : public Device, public WorkQueue {
 
   bool holds(const void* memory) const override { return pool_.holds(memory); }
 
-  void copy_bytes(const void* from, void* to, int64_t bytes) override {
-    require_success(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDeviceToDevice, stream_));
-  }
-
-  void sum_pieces(DType dtype, std::span<const std::byte* const> pieces, std::byte* output, int64_t elements) override {
-    visit_element_type(dtype, [&]<typename T>() {
-      std::vector<const T*> typed;
-      for (const std::byte* piece : pieces) typed.push_back(reinterpret_cast<const T*>(piece));
-      kernels::fold<T>(elements, typed, reinterpret_cast<T*>(output), stream_);
-    });
-  }
-
-  std::shared_ptr<const Fence> fence() override {
-    auto event = std::make_shared<Event>();
-    event->record(stream_);
-    return event;
-  }
-
-  void wait_for(const Fence& fence) override { dynamic_cast<const Event&>(fence).hold(stream_); }
-
+  std::shared_ptr<const Fence> fence() override { return fence_behind(stream_); }
+  void wait_for(const Fence& fence) override { hold_for(fence, stream_); }
+  std::unique_ptr<SideQueue> branch() override { return make_side_stream(); }
   void while_host_waits(std::function<void()> call) override { staging_.while_host_waits(std::move(call)); }
+
+  void reach(int gpu) {
+    if (gpu == ordinal_) return;
+    int can = 0;
+    require_success(cudaDeviceCanAccessPeer(&can, ordinal_, gpu));
+    if (can == 0)
+      fail(ExitCode::config,
+           "GPU {} cannot reach the memory of GPU {}, which other ranks of this process use; show one GPU alone "
+           "(CUDA_VISIBLE_DEVICES), or start as many ranks as GPUs with a build that has NCCL",
+           ordinal_, gpu);
+    const cudaError_t status = cudaDeviceEnablePeerAccess(gpu, 0);
+    if (status == cudaErrorPeerAccessAlreadyEnabled) {
+      cudaGetLastError();  // another rank on this GPU was first
+    } else {
+      require_success(status);
+    }
+    reached_.push_back(gpu);
+  }
 
   double seconds_of(const std::function<void()>& work) {
     Event begin(cudaEventDefault), end(cudaEventDefault);
@@ -320,6 +328,7 @@ class CudaDevice : public Device, public WorkQueue {
   void multiply(const Product& product) { QUINTET_CHECK(try_multiply(product), "a plain product was not possible"); }
 
   int ordinal_;
+  std::vector<int> reached_;      // GPUs whose memory this one uses, and that use its own
   std::unique_ptr<Device> host_;  // for what remains to the host
   MemoryPool pool_;
   Stream stream_;
@@ -335,7 +344,9 @@ void CudaDevice::copy(Tensor from, Tensor to) {
   const bool reads_device = holds(from.data()), writes_device = holds(to.data());
   if (!reads_device && !writes_device) return host_->copy(from, to);
   if (from.dtype() == to.dtype()) {
-    if (reads_device && writes_device) return copy_bytes(from.data(), to.data(), from.bytes());
+    if (reads_device && writes_device)
+      return require_success(cudaMemcpyAsync(to.data(), from.data(), static_cast<size_t>(from.bytes()),
+                                             cudaMemcpyDeviceToDevice, stream_));
     if (writes_device) return staging_.upload(from.data(), to.data(), from.bytes());
     return staging_.download(from.data(), to.data(), from.bytes());
   }
@@ -604,6 +615,23 @@ void CudaDevice::router_losses(const RouterLosses& op, ExactSum& balance, ExactS
   z.add(std::span<const double>(of_rows).last(static_cast<size_t>(shape.rows)));
 }
 
+void CudaDevice::attention_merge(const AttentionMerge& op) {
+  require_rank(op.output, 4, "output");
+  const Shape shape = op.output.shape(), statistics = {shape[0], shape[2], shape[1]};
+  require(op.partial_output, shape, "partial_output");
+  require(op.partial_log_sum_exp, statistics, "partial_log_sum_exp");
+  require(op.log_sum_exp, statistics, "log_sum_exp");
+  visit_element_type(op.partial_output.dtype(), [&]<typename T>() {
+    kernels::attention_merge<T>(
+        {.shape = {.batch = shape[0], .heads = shape[2], .query_rows = shape[1], .head_dim = shape[3]},
+         .partial_output = head_tensor<const T>(op.partial_output),
+         .partial_log_sum_exp = op.partial_log_sum_exp.as<float>(),
+         .output = head_tensor<float>(op.output),
+         .log_sum_exp = op.log_sum_exp.as<float>()},
+        stream_);
+  });
+}
+
 void CudaDevice::adamw(std::span<const AdamwSpan> spans, const AdamwStep& step) {
   QUINTET_CHECK(step.update >= 1, "update {}", step.update);
   if (spans.empty()) return;
@@ -661,6 +689,10 @@ void CudaDevice::squared_norm(std::span<const Tensor> tensors, ExactSum& sum) {
 
 std::unique_ptr<Device> make_cuda_device(int ordinal, int host_threads) {
   return std::make_unique<cuda::CudaDevice>(ordinal, host_threads);
+}
+
+void reach_gpus(Device& device, int count) {
+  for (int gpu = 0; gpu < count; ++gpu) dynamic_cast<cuda::CudaDevice&>(device).reach(gpu);
 }
 
 double cuda_seconds(Device& device, const std::function<void()>& work) {

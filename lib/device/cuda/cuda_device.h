@@ -23,6 +23,10 @@ int cuda_devices();
 // to the host. An Error(config) where there is no such GPU.
 std::unique_ptr<Device> make_cuda_device(int ordinal, int host_threads);
 
+// Lets such a device use the memory of the GPUs before `count`, whose ranks are threads of this process too and
+// exchange memory with this one's. An Error(config) where it cannot reach one of them.
+void reach_gpus(Device& device, int count);
+
 // Seconds that what `work` queues takes on such a device, by the device's own clock and behind all that was queued
 // before. Waits for it.
 double cuda_seconds(Device& device, const std::function<void()>& work);

@@ -2,6 +2,8 @@
 
 #include <cublasLt.h>
 
+#include <charconv>
+
 #include <fmt/core.h>
 
 #include "lib/device/cuda/cuda_device.h"
@@ -12,6 +14,7 @@ namespace cuda {
 namespace {
 
 constexpr int kLeastMajor = 8;  // compute capability: bf16 in tensor cores
+constexpr std::string_view kArchitectures = QUINTET_CUDA_ARCHITECTURES;
 
 std::string cuda_version(int version) { return fmt::format("{}.{}", version / 1000, version % 1000 / 10); }
 
@@ -23,12 +26,26 @@ cudaDeviceProp properties_of(int ordinal) {
 
 }  // namespace
 
+bool runs_on(std::string_view architectures, int major, int minor) {
+  constexpr std::string_view kPrefix = "sm_";
+  bool any = architectures.find(kPrefix) == std::string_view::npos;  // the emulator's code is for no GPU
+  for (size_t at = architectures.find(kPrefix); at != std::string_view::npos; at = architectures.find(kPrefix, at)) {
+    at += kPrefix.size();
+    int built = 0;
+    const char* end = architectures.data() + architectures.size();
+    const char* behind = std::from_chars(architectures.data() + at, end, built).ptr;
+    const bool only_there = behind != end && *behind == 'a';
+    any = any || (only_there ? built == 10 * major + minor : built <= 10 * major + minor);
+  }
+  return any;
+}
+
 std::string built_in() {
   int runtime = 0;
   require_success(cudaRuntimeGetVersion(&runtime));
   const size_t cublas = cublasLtGetVersion();
-  return fmt::format("CUDA {} ({}), cuBLASLt {}.{}.{}", cuda_version(runtime), QUINTET_CUDA_ARCHITECTURES,
-                     cublas / 10000, cublas % 10000 / 100, cublas % 100);
+  return fmt::format("CUDA {} ({}), cuBLASLt {}.{}.{}", cuda_version(runtime), kArchitectures, cublas / 10000,
+                     cublas % 10000 / 100, cublas % 100);
 }
 
 int visible_gpus(std::string& problem) {
@@ -58,9 +75,14 @@ std::string name_of_gpu(int ordinal) {
 }
 
 std::string problem_of_gpu(int ordinal) {
-  if (properties_of(ordinal).major >= kLeastMajor) return {};
-  return fmt::format("GPU {}, {}, is too old; sm_{}0 is the oldest that can be used", ordinal, name_of_gpu(ordinal),
-                     kLeastMajor);
+  const cudaDeviceProp properties = properties_of(ordinal);
+  if (properties.major < kLeastMajor)
+    return fmt::format("GPU {}, {}, is too old; sm_{}0 is the oldest that can be used", ordinal, name_of_gpu(ordinal),
+                       kLeastMajor);
+  if (!runs_on(kArchitectures, properties.major, properties.minor))
+    return fmt::format("GPU {}, {}, cannot run this build, which is for {}; build with -DCMAKE_CUDA_ARCHITECTURES={}{}",
+                       ordinal, name_of_gpu(ordinal), kArchitectures, properties.major, properties.minor);
+  return {};
 }
 
 }  // namespace cuda

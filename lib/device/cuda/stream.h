@@ -3,6 +3,8 @@
 
 #include <cuda_runtime.h>
 
+#include <memory>
+
 #include "kernels/cuda/launch.h"
 #include "lib/device/queue.h"
 
@@ -38,7 +40,7 @@ class Event : public Fence {
   // `stream` goes on once what was recorded last has happened.
   void hold(cudaStream_t stream) const { require_success(cudaStreamWaitEvent(stream, event_, 0)); }
   // Whether what was recorded last has happened.
-  bool happened() const {
+  bool happened() const override {
     const cudaError_t status = cudaEventQuery(event_);
     if (status == cudaErrorNotReady) return false;
     require_success(status);
@@ -57,5 +59,14 @@ class Event : public Fence {
  private:
   cudaEvent_t event_ = nullptr;
 };
+
+// Behind all that the stream holds by now.
+inline std::shared_ptr<const Fence> fence_behind(cudaStream_t stream) {
+  auto event = std::make_shared<Event>();
+  event->record(stream);
+  return event;
+}
+// What the stream is told from now on happens after `fence`.
+inline void hold_for(const Fence& fence, cudaStream_t stream) { dynamic_cast<const Event&>(fence).hold(stream); }
 
 }  // namespace quintet::device::cuda

@@ -11,6 +11,7 @@ CudaSupport cuda_support() { return {.built_in = {}, .gpus = {}, .problem = kPro
 int cuda_devices() { return 0; }
 
 std::unique_ptr<Device> make_cuda_device(int, int) { fail(ExitCode::config, "{}", kProblem); }
+void reach_gpus(Device&, int) { fail(ExitCode::config, "{}", kProblem); }
 double cuda_seconds(Device&, const std::function<void()>&) { fail(ExitCode::config, "{}", kProblem); }
 
 }  // namespace quintet::device
