@@ -54,9 +54,9 @@ struct QuerySums {
   int tiles;  // of a head
 };
 
-template <int D>
+template <int D, typename Gradient>
 __global__ void __launch_bounds__(BackwardTiles<D>::kThreads, 1)
-    attention_backward_kernel(AttentionBackwardArgs<bfloat16> args, AttentionRows rows, QuerySums query_sums,
+    attention_backward_kernel(AttentionBackwardArgs<bfloat16, Gradient> args, AttentionRows rows, QuerySums query_sums,
                               float scale, float factor) {
   using Tiles = BackwardTiles<D>;
   constexpr int kQueries = Tiles::kQueries, kKeys = Tiles::kKeys, kThreads = Tiles::kThreads;
@@ -222,19 +222,8 @@ int64_t query_tiles(const AttentionShape& shape) {
 template <int D>
 constexpr int64_t kTileBytes = BackwardTiles<D>::kQueries* D* int64_t{sizeof(float)};
 
-}  // namespace
-
-// Rows, then what blocks add to d_query, then whose turn it is.
-template <>
-int64_t attention_backward_workspace<bfloat16>(const AttentionShape& shape) {
-  return visit_head_dim(shape.head_dim, [&]<int D>() {
-    const int64_t tiles = query_tiles<D>(shape);
-    return attention_rows_bytes(shape) + tiles * kTileBytes<D> + (tiles + 1) * int64_t{sizeof(int32_t)};
-  });
-}
-
-template <>
-void attention_backward(const AttentionBackwardArgs<bfloat16>& args, cudaStream_t stream) {
+template <typename Gradient>
+void backward(const AttentionBackwardArgs<bfloat16, Gradient>& args, cudaStream_t stream) {
   const AttentionShape& shape = args.shape;
   check_shape(shape);
   check_tensor(args.query, "query");
@@ -255,9 +244,30 @@ void attention_backward(const AttentionBackwardArgs<bfloat16>& args, cudaStream_
     require_success(cudaMemsetAsync(turns, 0, narrow<size_t>(tiles + 1) * sizeof(int32_t), stream));
     const QuerySums sums = {reinterpret_cast<float4*>(packets), turns, turns + tiles,
                             narrow<int>(ceil_div(shape.query_rows, Tiles::kQueries))};
-    launch(attention_backward_kernel<D>, ceil_div(shape.key_rows, Tiles::kKeys) * shape.key_heads * shape.batch,
-           Tiles::kThreads, Tiles::kSharedBytes, stream, args, rows, sums, scale, static_cast<float>(factor));
+    launch(attention_backward_kernel<D, Gradient>,
+           ceil_div(shape.key_rows, Tiles::kKeys) * shape.key_heads * shape.batch, Tiles::kThreads, Tiles::kSharedBytes,
+           stream, args, rows, sums, scale, static_cast<float>(factor));
   });
+}
+
+}  // namespace
+
+// Rows, then what blocks add to d_query, then whose turn it is.
+template <>
+int64_t attention_backward_workspace<bfloat16>(const AttentionShape& shape) {
+  return visit_head_dim(shape.head_dim, [&]<int D>() {
+    const int64_t tiles = query_tiles<D>(shape);
+    return attention_rows_bytes(shape) + tiles * kTileBytes<D> + (tiles + 1) * int64_t{sizeof(int32_t)};
+  });
+}
+
+template <>
+void attention_backward(const AttentionBackwardArgs<bfloat16>& args, cudaStream_t stream) {
+  backward(args, stream);
+}
+template <>
+void attention_backward(const AttentionBackwardArgs<bfloat16, float>& args, cudaStream_t stream) {
+  backward(args, stream);
 }
 
 }  // namespace quintet::kernels::cuda

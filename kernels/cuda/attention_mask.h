@@ -89,8 +89,8 @@ inline int64_t attention_rows_bytes(const AttentionShape& shape) {
   return shape.batch * shape.heads * round_up(shape.query_rows, kRowPadding) * int64_t{sizeof(float2)};
 }
 // Makes them. Gradients of queries that see nothing become zero, unless they are added to.
-template <typename T>
-AttentionRows attention_rows(const AttentionBackwardArgs<T>& args, cudaStream_t stream);
+template <typename T, typename Gradient>
+AttentionRows attention_rows(const AttentionBackwardArgs<T, Gradient>& args, cudaStream_t stream);
 
 // CheckFailure unless sizes are within bounds.
 void check_shape(const AttentionShape& shape);

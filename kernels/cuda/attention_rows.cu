@@ -28,9 +28,9 @@ struct RowOfLanes {
   }
 };
 
-template <typename T, int N>
+template <typename T, typename Gradient, int N>
 __global__ void __launch_bounds__(kThreads)
-    attention_rows_kernel(AttentionBackwardArgs<T> args, AttentionRows rows, int lanes) {
+    attention_rows_kernel(AttentionBackwardArgs<T, Gradient> args, AttentionRows rows, int lanes) {
   const RowOfLanes at(args.shape, rows.padded, lanes);
   const bool real = at.inside && at.q < args.shape.query_rows;
   float sum = 0.0F;
@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(kThreads)
     const T* d_output = args.d_output.at(at.b, at.head) + at.q * args.d_output.row_stride;
     const AttentionMask mask(args.shape, at.b);
     const auto q = static_cast<int>(at.q);
-    T* cleared = nullptr;
+    Gradient* cleared = nullptr;
     if (!args.accumulate && mask.begin(q) >= mask.end(q)) {
       cleared = args.d_query.at(at.b, at.head) + at.q * args.d_query.row_stride;
     }
@@ -51,8 +51,7 @@ __global__ void __launch_bounds__(kThreads)
       for (int k = 0; k < N; ++k) sum += x[k] * d[k];
       if (cleared == nullptr) continue;
 #pragma unroll
-      for (int k = 0; k < N; ++k) x[k] = 0.0F;
-      store(x, cleared + i);
+      for (int k = 0; k < N; ++k) cleared[i + k] = Gradient{};
     }
   }
   for (int offset = lanes / 2; offset > 0; offset /= 2) sum += __shfl_xor_sync(kAllLanes, sum, offset);
@@ -126,15 +125,14 @@ void check_shape(const AttentionShape& shape) {
   QUINTET_CHECK(shape.heads < 65536 && shape.batch < 65536, "{} heads, {} batch entries", shape.heads, shape.batch);
 }
 
-template <typename T>
-AttentionRows attention_rows(const AttentionBackwardArgs<T>& args, cudaStream_t stream) {
+template <typename T, typename Gradient>
+AttentionRows attention_rows(const AttentionBackwardArgs<T, Gradient>& args, cudaStream_t stream) {
   const int64_t padded = round_up(args.shape.query_rows, kRowPadding);
   const int64_t count = args.shape.batch * args.shape.heads * padded;
   const AttentionRows rows = {static_cast<float2*>(args.workspace), padded};
-  const bool packets =
-      args.shape.head_dim % kPacket<T> == 0 && aligned(args.output) && aligned(args.d_output) && aligned(args.d_query);
+  const bool packets = args.shape.head_dim % kPacket<T> == 0 && aligned(args.output) && aligned(args.d_output);
   const int lanes = lanes_for(args.shape.head_dim, packets ? kPacket<T> : 1);
-  launch(packets ? attention_rows_kernel<T, kPacket<T>> : attention_rows_kernel<T, 1>,
+  launch(packets ? attention_rows_kernel<T, Gradient, kPacket<T>> : attention_rows_kernel<T, Gradient, 1>,
          ceil_div(count * lanes, kThreads), kThreads, 0, stream, args, rows, lanes);
   return rows;
 }
@@ -148,11 +146,12 @@ void attention_merge(const AttentionMergeArgs<T>& args, cudaStream_t stream) {
          ceil_div(count * lanes, kThreads), kThreads, 0, stream, args, lanes);
 }
 
-#define QUINTET_INSTANTIATE(T)                                                          \
-  template AttentionRows attention_rows(const AttentionBackwardArgs<T>&, cudaStream_t); \
+#define QUINTET_INSTANTIATE(T)                                                             \
+  template AttentionRows attention_rows(const AttentionBackwardArgs<T, T>&, cudaStream_t); \
   template void attention_merge(const AttentionMergeArgs<T>&, cudaStream_t);
 QUINTET_INSTANTIATE(float)
 QUINTET_INSTANTIATE(bfloat16)
+template AttentionRows attention_rows(const AttentionBackwardArgs<bfloat16, float>&, cudaStream_t);
 #undef QUINTET_INSTANTIATE
 
 }  // namespace quintet::kernels::cuda

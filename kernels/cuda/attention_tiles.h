@@ -179,9 +179,21 @@ __device__ __forceinline__ void store_rows(float (&sums)[kStrips][kUnits][4], bf
   }
 }
 
-// The same from registers, without a tile: in pieces of 16 bytes.
-template <int kStrips, int kUnits>
-__device__ __forceinline__ void store_rows(const float (&sums)[kStrips][kUnits][4], int row, bfloat16* head,
+__device__ __forceinline__ void store_pair(float low, float high, bfloat16* to, bool accumulate) {
+  *reinterpret_cast<uint32_t*>(to) = round_pair(low, high, accumulate ? to : nullptr);
+}
+__device__ __forceinline__ void store_pair(float low, float high, float* to, bool accumulate) {
+  auto* pair = reinterpret_cast<float2*>(to);
+  if (accumulate) {
+    low += pair->x;
+    high += pair->y;
+  }
+  *pair = make_float2(low, high);
+}
+
+// The same from registers, without a tile: in pieces of 16 bytes, or 32 of fp32.
+template <typename T, int kStrips, int kUnits>
+__device__ __forceinline__ void store_rows(const float (&sums)[kStrips][kUnits][4], int row, T* head,
                                            int64_t row_stride, int first, int rows, int dim, bool accumulate,
                                            int unit) {
   const int lane = static_cast<int>(threadIdx.x % 32);
@@ -189,22 +201,28 @@ __device__ __forceinline__ void store_rows(const float (&sums)[kStrips][kUnits][
   for (int i = 0; i < kStrips * 2; ++i) {
     const int r = first + row + 8 * i + lane / 4;
     if (r >= rows) continue;
-    bfloat16* at = head + r * row_stride + unit * 8 + 2 * (lane % 4);
+    T* at = head + r * row_stride + unit * 8 + 2 * (lane % 4);
 #pragma unroll
     for (int u = 0; u < kUnits; ++u) {
       if ((unit + u) * 8 >= dim) continue;
       const float(&sum)[4] = sums[i / 2][u];
-      *reinterpret_cast<uint32_t*>(at + u * 8) =
-          round_pair(sum[i % 2 * 2], sum[i % 2 * 2 + 1], accumulate ? at + u * 8 : nullptr);
+      store_pair(sum[i % 2 * 2], sum[i % 2 * 2 + 1], at + u * 8, accumulate);
     }
   }
+}
+// fp32 needs no tile.
+template <int D, int kStrips, int kUnits>
+__device__ __forceinline__ void store_rows(float (&sums)[kStrips][kUnits][4], bfloat16*, int row, float* head,
+                                           int64_t row_stride, int first, int rows, int dim, bool accumulate,
+                                           int unit = 0) {
+  store_rows(sums, row, head, row_stride, first, rows, dim, accumulate, unit);
 }
 
 template <typename T>
 void check_tensor(const HeadTensor<T>& tensor, const char* name) {
   const bool aligned = in_packets(tensor.row_stride, tensor.data) && in_packets(tensor.head_stride, tensor.data) &&
                        in_packets(tensor.batch_stride, tensor.data);
-  QUINTET_CHECK(aligned, "attention's {} in bf16 has rows that do not begin at 16-byte boundaries", name);
+  QUINTET_CHECK(aligned, "attention's {} has rows that do not begin at 16-byte boundaries", name);
 }
 
 // Calls function.template operator()<D>() with the smallest tile that holds heads of head_dim.

@@ -148,6 +148,17 @@ TEST_CASE("experts on ranks that share a GPU train as on one CPU rank", "[quick]
   }
 }
 
+TEST_CASE("context ranks that share a GPU train as one CPU rank does by every method", "[quick][cuda][context]") {
+  for (const char* method : {"ring", "all_gather", "ulysses"}) {
+    INFO(method);
+    const Overrides chosen = with(with(kLlama, kFewer), {std::string("parallel.context.method=") + method});
+    require_equal_to_cpu(chosen, {{.cp = 2}}, {0, 1});
+    const Overrides rounded = with(chosen, {"precision.compute=bf16"});
+    const Run exact = train(with(chosen, {"device.kind=cpu"})), one = train(with(rounded, {"device.kind=cpu"}));
+    require_within_roundings(train_on_gpu(rounded, {.cp = 2}), one, exact);
+  }
+}
+
 TEST_CASE("ranks with a GPU each train over NCCL as one CPU rank does", "[quick][cuda][nccl]") {
   gpu_emulator::set_devices(8);
   const Overrides overrides = with(kGpt2, kFewer);

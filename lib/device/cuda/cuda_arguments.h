@@ -34,6 +34,18 @@ void visit_with_gradient(const Tensor& activations, const Tensor& gradient, Func
   function.template operator()<bfloat16, bfloat16>();
 }
 
+// function.template operator()<T, R>() with the types of operands and of a result that is T or fp32.
+template <typename Function>
+void visit_with_result(const Tensor& operand, const Tensor& result, Function&& function) {
+  visit_element_type(operand.dtype(), [&]<typename T>() {
+    if (result.dtype() == operand.dtype()) {
+      function.template operator()<T, T>();
+    } else {
+      function.template operator()<T, float>();
+    }
+  });
+}
+
 inline kernels::ActivationKind kind_of(Activation activation) {
   return activation_kind<kernels::ActivationKind>(activation);
 }

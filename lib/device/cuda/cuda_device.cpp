@@ -80,7 +80,15 @@ class CudaDevice : public Device, public WorkQueue {
 
   void copy(Tensor from, Tensor to) override;
 
-  void transpose_rows(Tensor, Tensor) override { QUINTET_CHECK(false, "transpose_rows has no CUDA kernel"); }
+  void transpose_rows(Tensor input, Tensor output) override {
+    require_rank(input, 3, "input");
+    require(output, {input.size(1), input.size(0), input.size(2)}, "output");
+    QUINTET_CHECK(input.dtype() == output.dtype(), "{} and {} in transpose_rows", name_of(input.dtype()),
+                  name_of(output.dtype()));
+    kernels::transpose_rows(input.size(0), input.size(1), input.size(2) * size_of(input.dtype()), input.data(),
+                            output.data(), stream_);
+  }
+
   void scale(Tensor tensor, double factor) override {
     visit_element_type(tensor.dtype(), [&]<typename T>() {
       kernels::scale(tensor.elements(), static_cast<float>(factor), tensor.as<T>(), stream_);
@@ -542,14 +550,15 @@ void CudaDevice::attention_forward(const AttentionForward& op) {
   require(op.value, op.key.shape(), "value");
   require(op.output, op.query.shape(), "output");
   require(op.log_sum_exp, {shape.batch, shape.heads, shape.query_rows}, "log_sum_exp");
-  visit_element_type(op.query.dtype(), [&]<typename T>() {
-    kernels::attention_forward<T>({.shape = shape,
-                                   .query = head_tensor<const T>(op.query),
-                                   .key = head_tensor<const T>(op.key),
-                                   .value = head_tensor<const T>(op.value),
-                                   .output = head_tensor<T>(op.output),
-                                   .log_sum_exp = op.log_sum_exp.as<float>()},
-                                  stream_);
+  visit_with_result(op.query, op.output, [&]<typename T, typename Output>() {
+    kernels::AttentionForwardArgs<T, Output> args;
+    args.shape = shape;
+    args.query = head_tensor<const T>(op.query);
+    args.key = head_tensor<const T>(op.key);
+    args.value = head_tensor<const T>(op.value);
+    args.output = head_tensor<Output>(op.output);
+    args.log_sum_exp = op.log_sum_exp.as<float>();
+    kernels::attention_forward(args, stream_);
   });
 }
 
@@ -563,21 +572,21 @@ void CudaDevice::attention_backward(const AttentionBackward& op) {
   require(op.d_query, op.query.shape(), "d_query");
   require(op.d_key, op.key.shape(), "d_key");
   require(op.d_value, op.key.shape(), "d_value");
-  visit_element_type(op.query.dtype(), [&]<typename T>() {
-    void* scratch = workspace(kernels::attention_backward_workspace<T>(shape));
-    kernels::attention_backward<T>({.shape = shape,
-                                    .query = head_tensor<const T>(op.query),
-                                    .key = head_tensor<const T>(op.key),
-                                    .value = head_tensor<const T>(op.value),
-                                    .output = head_tensor<const T>(op.output),
-                                    .d_output = head_tensor<const T>(op.d_output),
-                                    .log_sum_exp = op.log_sum_exp.as<float>(),
-                                    .d_query = head_tensor<T>(op.d_query),
-                                    .d_key = head_tensor<T>(op.d_key),
-                                    .d_value = head_tensor<T>(op.d_value),
-                                    .accumulate = op.accumulate,
-                                    .workspace = scratch},
-                                   stream_);
+  visit_with_result(op.query, op.d_query, [&]<typename T, typename Gradient>() {
+    kernels::AttentionBackwardArgs<T, Gradient> args;
+    args.shape = shape;
+    args.query = head_tensor<const T>(op.query);
+    args.key = head_tensor<const T>(op.key);
+    args.value = head_tensor<const T>(op.value);
+    args.output = head_tensor<const T>(op.output);
+    args.d_output = head_tensor<const T>(op.d_output);
+    args.log_sum_exp = op.log_sum_exp.as<float>();
+    args.d_query = head_tensor<Gradient>(op.d_query);
+    args.d_key = head_tensor<Gradient>(op.d_key);
+    args.d_value = head_tensor<Gradient>(op.d_value);
+    args.accumulate = op.accumulate;
+    args.workspace = workspace(kernels::attention_backward_workspace<T>(shape));
+    kernels::attention_backward(args, stream_);
   });
 }
 
