@@ -183,11 +183,11 @@ void norm_backward_input(const NormBackwardArgs<T>& args, cudaStream_t stream) {
 
 int64_t norm_backward_workspace(int64_t rows, int64_t width) { return column_sums_workspace(rows, width, 2); }
 
-template <typename T>
-void norm_backward_parameters(const NormBackwardArgs<T>& args, float* weight_gradient, float* bias_gradient,
-                              void* workspace, cudaStream_t stream) {
-  add_column_sums<T>(NormTerms<T>{args}, args.rows, args.width, in_packets(args.width, args.input, args.d_output),
-                     {weight_gradient, bias_gradient}, workspace, stream);
+template <typename T, typename G>
+void norm_backward_parameters(const NormBackwardArgs<T>& args, G* weight_gradient, G* bias_gradient, void* workspace,
+                              cudaStream_t stream) {
+  add_column_sums<T, G>(NormTerms<T>{args}, args.rows, args.width, in_packets(args.width, args.input, args.d_output),
+                        {weight_gradient, bias_gradient}, workspace, stream);
 }
 
 #define QUINTET_INSTANTIATE(T)                                                 \
@@ -196,6 +196,7 @@ void norm_backward_parameters(const NormBackwardArgs<T>& args, float* weight_gra
   template void norm_backward_parameters(const NormBackwardArgs<T>&, float*, float*, void*, cudaStream_t);
 QUINTET_INSTANTIATE(float)
 QUINTET_INSTANTIATE(bfloat16)
+template void norm_backward_parameters(const NormBackwardArgs<bfloat16>&, bfloat16*, bfloat16*, void*, cudaStream_t);
 #undef QUINTET_INSTANTIATE
 
 }  // namespace quintet::kernels::cuda

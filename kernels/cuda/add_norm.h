@@ -52,10 +52,10 @@ template <typename T>
 void norm_backward_input(const NormBackwardArgs<T>& args, cudaStream_t stream);
 
 // weight_gradient[c] += sum over rows of d_output * normalised input, bias_gradient[c] += sum of d_output (if not
-// null). `workspace`: norm_backward_workspace(rows, width) bytes.
+// null). `workspace`: norm_backward_workspace(rows, width) bytes. G: float, or bfloat16 with T.
 int64_t norm_backward_workspace(int64_t rows, int64_t width);
-template <typename T>
-void norm_backward_parameters(const NormBackwardArgs<T>& args, float* weight_gradient, float* bias_gradient,
-                              void* workspace, cudaStream_t stream);
+template <typename T, typename G>
+void norm_backward_parameters(const NormBackwardArgs<T>& args, G* weight_gradient, G* bias_gradient, void* workspace,
+                              cudaStream_t stream);
 
 }  // namespace quintet::kernels::cuda

@@ -34,31 +34,35 @@ struct AttentionShape {
 };
 
 // output = softmax(query key^T / sqrt(head_dim)) value over the keys seen, log_sum_exp their natural logarithm of the
-// denominator. A query that sees nothing gives output 0 and log_sum_exp -inf.
-template <typename T>
+// denominator. A query that sees nothing gives output 0 and log_sum_exp -inf. Output: T or float, where it is a part of
+// what is rounded later.
+template <typename T, typename Output = T>
 struct AttentionForwardArgs {
   AttentionShape shape;
   HeadTensor<const T> query, key, value;
-  HeadTensor<T> output;
+  HeadTensor<Output> output;
   float* log_sum_exp = nullptr;  // [batch, heads, query_rows]
 };
-template <typename T>
-void attention_forward(const AttentionForwardArgs<T>& args, cudaStream_t stream);
+template <typename T, typename Output>
+void attention_forward(const AttentionForwardArgs<T, Output>& args, cudaStream_t stream);
 
 // Gradients are written, or added to with `accumulate`. output and log_sum_exp are those over all keys, also where
-// `key` holds only some of them: contributions of blocks of keys then add up to the whole gradient.
-template <typename T>
+// `key` holds only some of them: contributions of blocks of keys then add up to the whole gradient. Gradient: T or
+// float.
+template <typename T, typename Gradient = T>
 struct AttentionBackwardArgs {
   AttentionShape shape;
   HeadTensor<const T> query, key, value, output, d_output;
   const float* log_sum_exp = nullptr;
-  HeadTensor<T> d_query, d_key, d_value;
+  HeadTensor<Gradient> d_query, d_key, d_value;
   bool accumulate = false;
-  void* workspace = nullptr;  // attention_backward_workspace(shape) bytes, 16-byte aligned
+  void* workspace = nullptr;  // attention_backward_workspace<T>(shape) bytes, 16-byte aligned
 };
-int64_t attention_backward_workspace(const AttentionShape& shape);
+// Two floats for each row and head; with bfloat16 also its gradient in fp32.
 template <typename T>
-void attention_backward(const AttentionBackwardArgs<T>& args, cudaStream_t stream);
+int64_t attention_backward_workspace(const AttentionShape& shape);
+template <typename T, typename Gradient>
+void attention_backward(const AttentionBackwardArgs<T, Gradient>& args, cudaStream_t stream);
 
 // Merges attention over further keys into attention over those before: the running output stays in fp32 and is read
 // only where its log_sum_exp is not -inf, with which the first merge begins. Of shape, the query's part is used.

@@ -33,8 +33,9 @@ struct ForwardTiles {
   static constexpr int64_t kSharedBytes = (kQueries + 4 * kKeys) * D * int64_t{sizeof(bfloat16)};
 };
 
-template <int D>
-__global__ void __launch_bounds__(kThreads) attention_forward_kernel(AttentionForwardArgs<bfloat16> args, float scale) {
+template <int D, typename Output>
+__global__ void __launch_bounds__(kThreads)
+    attention_forward_kernel(AttentionForwardArgs<bfloat16, Output> args, float scale) {
   using Tiles = ForwardTiles<D>;
   constexpr int kStrips = Tiles::kStrips, kKeys = Tiles::kKeys;
   const AttentionShape& shape = args.shape;
@@ -140,10 +141,8 @@ __global__ void __launch_bounds__(kThreads) attention_forward_kernel(AttentionFo
   store_rows<D>(output, queries, row, args.output.at(b, head), args.output.row_stride, first, query_rows, dim, false);
 }
 
-}  // namespace
-
-template <>
-void attention_forward(const AttentionForwardArgs<bfloat16>& args, cudaStream_t stream) {
+template <typename Output>
+void forward(const AttentionForwardArgs<bfloat16, Output>& args, cudaStream_t stream) {
   const AttentionShape& shape = args.shape;
   check_shape(shape);
   check_tensor(args.query, "query");
@@ -155,8 +154,19 @@ void attention_forward(const AttentionForwardArgs<bfloat16>& args, cudaStream_t 
     using Tiles = ForwardTiles<D>;
     const dim3 grid(narrow<unsigned>(ceil_div(shape.query_rows, Tiles::kQueries)), narrow<unsigned>(shape.heads),
                     narrow<unsigned>(shape.batch));
-    launch(attention_forward_kernel<D>, grid, kThreads, Tiles::kSharedBytes, stream, args, scale);
+    launch(attention_forward_kernel<D, Output>, grid, kThreads, Tiles::kSharedBytes, stream, args, scale);
   });
+}
+
+}  // namespace
+
+template <>
+void attention_forward(const AttentionForwardArgs<bfloat16>& args, cudaStream_t stream) {
+  forward(args, stream);
+}
+template <>
+void attention_forward(const AttentionForwardArgs<bfloat16, float>& args, cudaStream_t stream) {
+  forward(args, stream);
 }
 
 }  // namespace quintet::kernels::cuda

@@ -73,9 +73,9 @@ struct VisibleKeys {
   __device__ bool whole(int key, int keys) const { return key >= common.begin && key + keys <= common.end; }
 };
 
-// Backward's workspace: for each batch entry and head, over query rows padded to kRowPadding, x is log_sum_exp in
-// powers of two and y is output . d_output. A row that sees nothing or is padding has +inf and 0, by which its weights
-// are zero.
+// What backward's workspace begins with: for each batch entry and head, over query rows padded to kRowPadding, x is
+// log_sum_exp in powers of two and y is output . d_output. A row that sees nothing or is padding has +inf and 0, by
+// which its weights are zero.
 inline constexpr int64_t kRowPadding = 128;
 struct AttentionRows {
   float2* of_heads;
@@ -85,8 +85,12 @@ struct AttentionRows {
     return of_heads + (batch * heads + head) * padded;
   }
 };
-template <typename T>
-AttentionRows attention_rows(const AttentionBackwardArgs<T>& args, cudaStream_t stream);
+inline int64_t attention_rows_bytes(const AttentionShape& shape) {
+  return shape.batch * shape.heads * round_up(shape.query_rows, kRowPadding) * int64_t{sizeof(float2)};
+}
+// Makes them. Gradients of queries that see nothing become zero, unless they are added to.
+template <typename T, typename Gradient>
+AttentionRows attention_rows(const AttentionBackwardArgs<T, Gradient>& args, cudaStream_t stream);
 
 // CheckFailure unless sizes are within bounds.
 void check_shape(const AttentionShape& shape);

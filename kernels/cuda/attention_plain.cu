@@ -277,6 +277,11 @@ void attention_forward(const AttentionForwardArgs<float>& args, cudaStream_t str
 }
 
 template <>
+int64_t attention_backward_workspace<float>(const AttentionShape& shape) {
+  return attention_rows_bytes(shape);
+}
+
+template <>
 void attention_backward(const AttentionBackwardArgs<float>& args, cudaStream_t stream) {
   const AttentionShape& shape = args.shape;
   check_shape(shape);

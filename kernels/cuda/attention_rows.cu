@@ -28,21 +28,30 @@ struct RowOfLanes {
   }
 };
 
-template <typename T, int N>
+template <typename T, typename Gradient, int N>
 __global__ void __launch_bounds__(kThreads)
-    attention_rows_kernel(AttentionBackwardArgs<T> args, AttentionRows rows, int lanes) {
+    attention_rows_kernel(AttentionBackwardArgs<T, Gradient> args, AttentionRows rows, int lanes) {
   const RowOfLanes at(args.shape, rows.padded, lanes);
   const bool real = at.inside && at.q < args.shape.query_rows;
   float sum = 0.0F;
   if (real) {
     const T* output = args.output.at(at.b, at.head) + at.q * args.output.row_stride;
     const T* d_output = args.d_output.at(at.b, at.head) + at.q * args.d_output.row_stride;
+    const AttentionMask mask(args.shape, at.b);
+    const auto q = static_cast<int>(at.q);
+    Gradient* cleared = nullptr;
+    if (!args.accumulate && mask.begin(q) >= mask.end(q)) {
+      cleared = args.d_query.at(at.b, at.head) + at.q * args.d_query.row_stride;
+    }
     for (int64_t i = int64_t{at.lane} * N; i < args.shape.head_dim; i += int64_t{lanes} * N) {
       float x[N], d[N];
       load(output + i, x);
       load(d_output + i, d);
 #pragma unroll
       for (int k = 0; k < N; ++k) sum += x[k] * d[k];
+      if (cleared == nullptr) continue;
+#pragma unroll
+      for (int k = 0; k < N; ++k) cleared[i + k] = Gradient{};
     }
   }
   for (int offset = lanes / 2; offset > 0; offset /= 2) sum += __shfl_xor_sync(kAllLanes, sum, offset);
@@ -74,17 +83,7 @@ __global__ void __launch_bounds__(kThreads) attention_merge_kernel(AttentionMerg
   float* output = args.output.at(at.b, at.head) + at.q * args.output.row_stride;
   for (int64_t i = int64_t{at.lane} * N; i < args.shape.head_dim; i += int64_t{lanes} * N) {
     float x[N] = {}, y[N] = {};
-    if (begun) {
-#pragma unroll
-      for (int k = 0; k < N; k += kPacket<float>) {
-        if constexpr (N == 1) {
-          x[k] = output[i];
-        } else {
-          const float4 packet = *reinterpret_cast<const float4*>(output + i + k);
-          x[k] = packet.x, x[k + 1] = packet.y, x[k + 2] = packet.z, x[k + 3] = packet.w;
-        }
-      }
-    }
+    if (begun) load_floats(output + i, x);
     if (adds) load(partial + i, y);
 #pragma unroll
     for (int k = 0; k < N; ++k) x[k] = (x[k] * kept + y[k] * added) * inverse;
@@ -126,18 +125,14 @@ void check_shape(const AttentionShape& shape) {
   QUINTET_CHECK(shape.heads < 65536 && shape.batch < 65536, "{} heads, {} batch entries", shape.heads, shape.batch);
 }
 
-int64_t attention_backward_workspace(const AttentionShape& shape) {
-  return shape.batch * shape.heads * round_up(shape.query_rows, kRowPadding) * int64_t{sizeof(float2)};
-}
-
-template <typename T>
-AttentionRows attention_rows(const AttentionBackwardArgs<T>& args, cudaStream_t stream) {
+template <typename T, typename Gradient>
+AttentionRows attention_rows(const AttentionBackwardArgs<T, Gradient>& args, cudaStream_t stream) {
   const int64_t padded = round_up(args.shape.query_rows, kRowPadding);
   const int64_t count = args.shape.batch * args.shape.heads * padded;
   const AttentionRows rows = {static_cast<float2*>(args.workspace), padded};
   const bool packets = args.shape.head_dim % kPacket<T> == 0 && aligned(args.output) && aligned(args.d_output);
   const int lanes = lanes_for(args.shape.head_dim, packets ? kPacket<T> : 1);
-  launch(packets ? attention_rows_kernel<T, kPacket<T>> : attention_rows_kernel<T, 1>,
+  launch(packets ? attention_rows_kernel<T, Gradient, kPacket<T>> : attention_rows_kernel<T, Gradient, 1>,
          ceil_div(count * lanes, kThreads), kThreads, 0, stream, args, rows, lanes);
   return rows;
 }
@@ -151,11 +146,12 @@ void attention_merge(const AttentionMergeArgs<T>& args, cudaStream_t stream) {
          ceil_div(count * lanes, kThreads), kThreads, 0, stream, args, lanes);
 }
 
-#define QUINTET_INSTANTIATE(T)                                                          \
-  template AttentionRows attention_rows(const AttentionBackwardArgs<T>&, cudaStream_t); \
+#define QUINTET_INSTANTIATE(T)                                                             \
+  template AttentionRows attention_rows(const AttentionBackwardArgs<T, T>&, cudaStream_t); \
   template void attention_merge(const AttentionMergeArgs<T>&, cudaStream_t);
 QUINTET_INSTANTIATE(float)
 QUINTET_INSTANTIATE(bfloat16)
+template AttentionRows attention_rows(const AttentionBackwardArgs<bfloat16, float>&, cudaStream_t);
 #undef QUINTET_INSTANTIATE
 
 }  // namespace quintet::kernels::cuda

@@ -56,11 +56,10 @@ void add_bias(int64_t rows, int64_t width, const T* bias, T* values, cudaStream_
 
 int64_t bias_gradient_workspace(int64_t rows, int64_t width) { return column_sums_workspace(rows, width, 1); }
 
-template <typename T>
-void bias_gradient(int64_t rows, int64_t width, const T* values, float* gradient, void* workspace,
-                   cudaStream_t stream) {
-  add_column_sums<T>(BiasTerms<T>{values, width}, rows, width, in_packets(width, values), {gradient}, workspace,
-                     stream);
+template <typename T, typename G>
+void bias_gradient(int64_t rows, int64_t width, const T* values, G* gradient, void* workspace, cudaStream_t stream) {
+  add_column_sums<T, G>(BiasTerms<T>{values, width}, rows, width, in_packets(width, values), {gradient}, workspace,
+                        stream);
 }
 
 #define QUINTET_INSTANTIATE(T)                                          \
@@ -68,6 +67,7 @@ void bias_gradient(int64_t rows, int64_t width, const T* values, float* gradient
   template void bias_gradient(int64_t, int64_t, const T*, float*, void*, cudaStream_t);
 QUINTET_INSTANTIATE(float)
 QUINTET_INSTANTIATE(bfloat16)
+template void bias_gradient(int64_t, int64_t, const bfloat16*, bfloat16*, void*, cudaStream_t);
 #undef QUINTET_INSTANTIATE
 
 }  // namespace quintet::kernels::cuda

@@ -11,9 +11,10 @@ namespace quintet::kernels::cuda {
 template <typename T>
 void add_bias(int64_t rows, int64_t width, const T* bias, T* values, cudaStream_t stream);
 
-// gradient[c] += sum over t of values[t, c], in fp32. `workspace`: bias_gradient_workspace(rows, width) bytes.
+// gradient[c] += sum over t of values[t, c], added in fp32. `workspace`: bias_gradient_workspace(rows, width) bytes. G:
+// float, or bfloat16 with T.
 int64_t bias_gradient_workspace(int64_t rows, int64_t width);
-template <typename T>
-void bias_gradient(int64_t rows, int64_t width, const T* values, float* gradient, void* workspace, cudaStream_t stream);
+template <typename T, typename G>
+void bias_gradient(int64_t rows, int64_t width, const T* values, G* gradient, void* workspace, cudaStream_t stream);
 
 }  // namespace quintet::kernels::cuda

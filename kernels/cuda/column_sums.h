@@ -51,15 +51,15 @@ __global__ void __launch_bounds__(32 * kColumnWarps)
   }
 }
 
-template <int kSums>
+template <int kSums, typename G>
 struct ColumnGradients {
-  float* of_sum[kSums];
+  G* of_sum[kSums];
 };
 
-// gradient[column] += sum of its runs.
-template <int kSums>
+// gradient[column] += sum of its runs, rounded once.
+template <int kSums, typename G>
 __global__ void __launch_bounds__(256)
-    add_chunks_kernel(int64_t chunks, int64_t columns, const float* partial, ColumnGradients<kSums> gradients) {
+    add_chunks_kernel(int64_t chunks, int64_t columns, const float* partial, ColumnGradients<kSums, G> gradients) {
   const int64_t column = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (column >= columns) return;
 #pragma unroll
@@ -67,15 +67,16 @@ __global__ void __launch_bounds__(256)
     if (gradients.of_sum[sum] == nullptr) continue;
     float total = 0.0F;
     for (int64_t chunk = 0; chunk < chunks; ++chunk) total += partial[(chunk * kSums + sum) * columns + column];
-    gradients.of_sum[sum][column] += total;
+    G& gradient = gradients.of_sum[sum][column];
+    gradient = from_float<G>(to_float(gradient) + total);
   }
 }
 
 // gradients.of_sum[s][c] += sum over t of what terms.add(t, c, sums) adds to sums[s], where it is not null. packets:
 // the operands can be read 16 bytes of T at a time.
-template <typename T, typename Terms>
+template <typename T, typename G, typename Terms>
 void add_column_sums(const Terms& terms, int64_t rows, int64_t columns, bool packets,
-                     const ColumnGradients<Terms::kSums>& gradients, void* workspace, cudaStream_t stream) {
+                     const ColumnGradients<Terms::kSums, G>& gradients, void* workspace, cudaStream_t stream) {
   if (rows == 0) return;
   const int64_t chunk_rows = rows_per_chunk(rows), chunks = ceil_div(rows, chunk_rows);
   float* partial = static_cast<float*>(workspace);
@@ -89,7 +90,8 @@ void add_column_sums(const Terms& terms, int64_t rows, int64_t columns, bool pac
     launch(chunk_sums_kernel<1, Terms>, grid(1), 32 * kColumnWarps, 0, stream, terms, rows, columns, chunk_rows,
            partial);
   }
-  launch(add_chunks_kernel<Terms::kSums>, ceil_div(columns, 256), 256, 0, stream, chunks, columns, partial, gradients);
+  launch(add_chunks_kernel<Terms::kSums, G>, ceil_div(columns, 256), 256, 0, stream, chunks, columns, partial,
+         gradients);
 }
 
 }  // namespace quintet::kernels::cuda

@@ -47,6 +47,21 @@ __device__ __forceinline__ void load(const T* from, float (&to)[N]) {
   }
 }
 
+// N is 1, or a multiple of 4; then `from` is 16-byte aligned.
+template <int N>
+__device__ __forceinline__ void load_floats(const float* from, float (&to)[N]) {
+  static_assert(N == 1 || N % 4 == 0);
+  if constexpr (N == 1) {
+    to[0] = *from;
+  } else {
+#pragma unroll
+    for (int k = 0; k < N; k += 4) {
+      const float4 packet = *reinterpret_cast<const float4*>(from + k);
+      to[k] = packet.x, to[k + 1] = packet.y, to[k + 2] = packet.z, to[k + 3] = packet.w;
+    }
+  }
+}
+
 // Rounds to nearest even.
 template <int N, typename T>
 __device__ __forceinline__ void store(const float (&from)[N], T* to) {

@@ -1,6 +1,6 @@
-// Packets of 16 bytes a thread. Floors: fill 1, cast 2, scale 2, squared_norm and check_finite 1 element each over the
-// copy bandwidth. Squares of fp32 are exact in fp64; a run's sum is taken in an order of its own. Twins:
-// kernels/cpu/elementwise.cpp.
+// Packets of 16 bytes a thread. Floors: fill 1, cast 2, transpose_rows 2, scale 2, squared_norm and check_finite 1
+// element each over the copy bandwidth. Squares of fp32 are exact in fp64; a run's sum is taken in an order of its own.
+// Twins: kernels/cpu/elementwise.cpp.
 #include "kernels/cuda/elementwise.h"
 
 #include "kernels/cuda/elements.h"
@@ -46,6 +46,15 @@ __global__ void __launch_bounds__(kTileThreads) cast_kernel(int64_t elements, co
       store(all, to + i);
     }
   }
+}
+
+// Runs of `width` pieces.
+template <typename Piece>
+__global__ void __launch_bounds__(kTileThreads)
+    transpose_rows_kernel(unsigned per_row, int64_t outer, int64_t inner, int64_t width, const Piece* from, Piece* to) {
+  const auto [row, column] = place_in_rows<1>(per_row);
+  if (column >= width) return;
+  to[row * width + column] = from[(row % outer * inner + row / outer) * width + column];
 }
 
 template <typename T, int N>
@@ -99,6 +108,26 @@ void cast(int64_t elements, const From* from, To* to, cudaStream_t stream) {
   const bool packets = elements % kWide == 0 && in_packets(elements, from, reinterpret_cast<const From*>(to));
   launch(packets ? cast_kernel<From, To, true> : cast_kernel<From, To, false>, tiles(elements, packets ? kWide : 1),
          kTileThreads, 0, stream, elements, from, to);
+}
+
+void transpose_rows(int64_t outer, int64_t inner, int64_t bytes, const void* from, void* to, cudaStream_t stream) {
+  const auto run = [&]<typename Piece>(Piece) {
+    const int64_t width = bytes / int64_t{sizeof(Piece)};
+    const RowTiles tiles(width, 1);
+    launch(transpose_rows_kernel<Piece>, tiles.blocks(outer * inner), tiles.threads, 0, stream, tiles.per_row, outer,
+           inner, width, static_cast<const Piece*>(from), static_cast<Piece*>(to));
+  };
+  const uint64_t bits =
+      static_cast<uint64_t>(bytes) | reinterpret_cast<uintptr_t>(from) | reinterpret_cast<uintptr_t>(to);
+  if (bits % sizeof(uint4) == 0) {
+    run(uint4{});
+  } else if (bits % sizeof(uint32_t) == 0) {
+    run(uint32_t{});
+  } else if (bits % sizeof(uint16_t) == 0) {
+    run(uint16_t{});
+  } else {
+    run(uint8_t{});
+  }
 }
 
 template <typename T>

@@ -1,4 +1,4 @@
-// Fills, casts, scaling, sums of squares and checks of contiguous elements.
+// Fills, casts, rows transposed, scaling, sums of squares and checks of contiguous elements.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -16,6 +16,9 @@ void fill(int64_t elements, T value, T* to, cudaStream_t stream);
 // float to bfloat16, rounded to nearest even, or back.
 template <typename From, typename To>
 void cast(int64_t elements, const From* from, To* to, cudaStream_t stream);
+
+// to[i][o] = from[o][i], runs of `bytes` each.
+void transpose_rows(int64_t outer, int64_t inner, int64_t bytes, const void* from, void* to, cudaStream_t stream);
 
 // T: float, bfloat16.
 template <typename T>

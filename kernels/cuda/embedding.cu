@@ -1,9 +1,10 @@
 // Forward: a block lies in one token's row and copies it 16 bytes a thread; moves 2 elements each, 3 with positions.
 // Backward uses no atomics: a table's rows are dealt to kGroups groups. A block owns one group and some columns: it
-// picks its group's tokens out of all in ascending order, kBatch at a time, sorts a batch by row in shared memory, adds
-// up each run of a row in registers and then adds that to the gradient, which no other block touches. Moves 1 element
-// each, and 8 bytes of gradient for each element of a row that occurs in a batch. Floors: those bytes over the copy
-// bandwidth; the most frequent token's run is added by one block and may take longer. Twin: kernels/cpu/embedding.cpp.
+// picks its group's tokens out of all in ascending order, sorts them by row in shared memory, adds up each row in
+// registers and then adds that to the gradient, which no other block touches. Where a group's tokens are more than a
+// batch, the block takes fewer of its rows at a time; those of a single row come batch after batch. Moves 1 element
+// each, and twice the gradient of each row that occurs. Floors: those bytes over the copy bandwidth; the most frequent
+// token's row is added by one block and may take longer. Twin: kernels/cpu/embedding.cpp.
 #include "kernels/cuda/embedding.h"
 
 #include "kernels/cuda/elements.h"
@@ -54,61 +55,96 @@ __device__ void sort_batch(uint64_t* keys, unsigned count) {
   __syncthreads();
 }
 
-// gradient[indices[t] - start] += d_output[t] for the rows of group blockIdx.x and the columns of blockIdx.y.
-template <typename T, int N>
-__global__ void __launch_bounds__(kScatterThreads)
-    embedding_backward_kernel(int64_t count, int64_t width, const int32_t* indices, int64_t start, int64_t rows,
-                              const T* d_output, float* gradient) {
-  __shared__ uint64_t keys[kBatch];
+// Rows group + kGroups * i for i in [begin, end).
+struct RowsOfGroup {
+  int64_t begin, end;
+
+  __device__ bool hold(int64_t row) const {
+    return row >= 0 && row % kGroups == blockIdx.x && row / kGroups >= begin && row / kGroups < end;
+  }
+};
+
+// Fills a batch with (row, t) of these rows, in ascending t from `next` on, as long as a whole step fits; `next`
+// becomes the first token that was not looked at. Returns how many they are. All threads call.
+__device__ int fill_batch(uint64_t* keys, const RowsOfGroup& rows, const int32_t* indices, int64_t start, int64_t count,
+                          int64_t& next) {
   __shared__ int warp_counts[kScatterThreads / 32];
   const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  int filled = 0;
+  while (next < count && filled + static_cast<int>(kScatterThreads) <= kBatch) {
+    const int64_t t = next + threadIdx.x;
+    const int64_t row = t < count ? indices[t] - start : -1;
+    const bool mine = rows.hold(row);
+    const unsigned found = __ballot_sync(0xffffffffU, mine ? 1 : 0);
+    if (lane == 0) warp_counts[warp] = __popc(found);
+    __syncthreads();
+    int before = filled, total = 0;
+    for (unsigned w = 0; w < kScatterThreads / 32; ++w) {
+      if (w < warp) before += warp_counts[w];
+      total += warp_counts[w];
+    }
+    if (mine)
+      keys[before + __popc(found & ((1U << lane) - 1))] = static_cast<uint64_t>(row) << 32 | static_cast<uint64_t>(t);
+    filled += total;
+    next += kScatterThreads;
+    __syncthreads();
+  }
+  return filled;
+}
+
+// gradient[indices[t] - start] += d_output[t] for the rows of group blockIdx.x and the columns of blockIdx.y.
+template <typename T, typename G, int N>
+__global__ void __launch_bounds__(kScatterThreads)
+    embedding_backward_kernel(int64_t count, int64_t width, const int32_t* indices, int64_t start, int64_t rows,
+                              const T* d_output, G* gradient) {
+  __shared__ uint64_t keys[kBatch];
   const int64_t column = (int64_t{blockIdx.y} * kScatterThreads + threadIdx.x) * N;
-  for (int64_t next = 0; next < count;) {
-    // Fills a batch with (row, t) of this group, in ascending t, as long as a whole step fits.
-    int filled = 0;
-    while (next < count && filled + static_cast<int>(kScatterThreads) <= kBatch) {
-      const int64_t t = next + threadIdx.x;
-      const int64_t row = t < count ? indices[t] - start : -1;
-      const bool mine = row >= 0 && row < rows && row % kGroups == blockIdx.x;
-      const unsigned found = __ballot_sync(0xffffffffU, mine ? 1 : 0);
-      if (lane == 0) warp_counts[warp] = __popc(found);
-      __syncthreads();
-      int before = filled, total = 0;
-      for (unsigned w = 0; w < kScatterThreads / 32; ++w) {
-        if (w < warp) before += warp_counts[w];
-        total += warp_counts[w];
-      }
-      if (mine)
-        keys[before + __popc(found & ((1U << lane) - 1))] = static_cast<uint64_t>(row) << 32 | static_cast<uint64_t>(t);
-      filled += total;
-      next += kScatterThreads;
-      __syncthreads();
+  const int64_t rows_of_group = (rows - blockIdx.x + kGroups - 1) / kGroups;
+  RowsOfGroup some = {0, rows_of_group};
+  int64_t next = 0, open = -1;  // the row whose sums are in registers
+  float sums[N] = {};
+  const auto close = [&] {
+    if (open < 0) return;
+#pragma unroll
+    for (int k = 0; k < N; ++k) {
+      G& to = gradient[open * width + column + k];
+      to = from_float<G>(to_float(to) + sums[k]);
+      sums[k] = 0.0F;
+    }
+    open = -1;
+  };
+  while (some.begin < rows_of_group) {
+    const bool begins = next == 0;
+    const int filled = fill_batch(keys, some, indices, start, count, next);
+    if (begins && next < count && some.end - some.begin > 1) {
+      some.end = some.begin + (some.end - some.begin) / 2;
+      next = 0;
+      continue;
     }
     unsigned sorted = 1;
     while (sorted < static_cast<unsigned>(filled)) sorted *= 2;
     for (unsigned i = static_cast<unsigned>(filled) + threadIdx.x; i < sorted; i += kScatterThreads) keys[i] = kNone;
     sort_batch(keys, sorted);
-    if (column < width) {
-      for (int i = 0; i < filled;) {
-        const int64_t row = static_cast<int64_t>(keys[i] >> 32);
-        float sums[N] = {};
-        for (; i < filled && static_cast<int64_t>(keys[i] >> 32) == row; ++i) {
-          float x[N];
-          load(d_output + static_cast<int64_t>(keys[i] & 0xffffffffU) * width + column, x);
+    for (int i = 0; i < filled && column < width; ++i) {
+      const auto row = static_cast<int64_t>(keys[i] >> 32);
+      if (row != open) close();
+      open = row;
+      float x[N];
+      load(d_output + static_cast<int64_t>(keys[i] & 0xffffffffU) * width + column, x);
 #pragma unroll
-          for (int k = 0; k < N; ++k) sums[k] += x[k];
-        }
-#pragma unroll
-        for (int k = 0; k < N; ++k) gradient[row * width + column + k] += sums[k];
-      }
+      for (int k = 0; k < N; ++k) sums[k] += x[k];
     }
     __syncthreads();
+    if (next < count) continue;
+    close();
+    some = {some.end, rows_of_group};
+    next = 0;
   }
 }
 
-template <typename T>
+template <typename T, typename G>
 void scatter(int64_t count, int64_t width, const int32_t* indices, int64_t start, int64_t rows, const T* d_output,
-             float* gradient, cudaStream_t stream) {
+             G* gradient, cudaStream_t stream) {
   QUINTET_CHECK(count <= int64_t{1} << 32, "{} tokens in one microbatch", count);
   const auto run = [&](auto kernel, int per_thread) {
     const dim3 grid(narrow<unsigned>(kGroups),
@@ -116,9 +152,9 @@ void scatter(int64_t count, int64_t width, const int32_t* indices, int64_t start
     launch(kernel, grid, kScatterThreads, 0, stream, count, width, indices, start, rows, d_output, gradient);
   };
   if (in_packets(width, d_output)) {
-    run(embedding_backward_kernel<T, kPacket<T>>, kPacket<T>);
+    run(embedding_backward_kernel<T, G, kPacket<T>>, kPacket<T>);
   } else {
-    run(embedding_backward_kernel<T, 1>, 1);
+    run(embedding_backward_kernel<T, G, 1>, 1);
   }
 }
 
@@ -139,8 +175,8 @@ void embedding_forward(const EmbeddingArgs& args, const T* table, const T* posit
   }
 }
 
-template <typename T>
-void embedding_backward(const EmbeddingArgs& args, const T* d_output, float* table_gradient, float* position_gradient,
+template <typename T, typename G>
+void embedding_backward(const EmbeddingArgs& args, const T* d_output, G* table_gradient, G* position_gradient,
                         cudaStream_t stream) {
   scatter(args.tokens_count, args.width, args.tokens, args.vocabulary_start, args.table_rows, d_output, table_gradient,
           stream);
@@ -153,6 +189,7 @@ void embedding_backward(const EmbeddingArgs& args, const T* d_output, float* tab
   template void embedding_backward(const EmbeddingArgs&, const T*, float*, float*, cudaStream_t);
 QUINTET_INSTANTIATE(float)
 QUINTET_INSTANTIATE(bfloat16)
+template void embedding_backward(const EmbeddingArgs&, const bfloat16*, bfloat16*, bfloat16*, cudaStream_t);
 #undef QUINTET_INSTANTIATE
 
 }  // namespace quintet::kernels::cuda

@@ -22,10 +22,10 @@ template <typename T>
 void embedding_forward(const EmbeddingArgs& args, const T* table, const T* position_table, T* output,
                        cudaStream_t stream);
 
-// table_gradient[tokens[t] - vocabulary_start] += d_output[t], the same for positions, in an order that depends on the
-// tokens alone. position_gradient may be null.
-template <typename T>
-void embedding_backward(const EmbeddingArgs& args, const T* d_output, float* table_gradient, float* position_gradient,
+// table_gradient[tokens[t] - vocabulary_start] += d_output[t], the same for positions: a row's sum is taken in fp32, in
+// ascending t, and rounded once. position_gradient may be null. G: float, or bfloat16 with T.
+template <typename T, typename G>
+void embedding_backward(const EmbeddingArgs& args, const T* d_output, G* table_gradient, G* position_gradient,
                         cudaStream_t stream);
 
 }  // namespace quintet::kernels::cuda

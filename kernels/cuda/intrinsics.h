@@ -43,6 +43,12 @@ QUINTET_PTX void commit_copies();
 template <int pending>
 QUINTET_PTX void wait_for_copies();
 
+// Blocks of a grid that take turns, by one thread of each. pass_turn publishes what the block has written before a
+// barrier behind which that thread stands; wait_for_turn returns once *turn is `value`, and behind a barrier its block
+// sees what was published. Who passes must be sure to run: a block that has begun by then.
+QUINTET_PTX void pass_turn(int32_t* turn, int32_t value);
+QUINTET_PTX void wait_for_turn(const int32_t* turn, int32_t value);
+
 #ifdef __CUDACC__
 
 QUINTET_PTX void* dynamic_shared_memory() {
@@ -97,6 +103,17 @@ QUINTET_PTX void commit_copies() { asm volatile("cp.async.commit_group;" ::: "me
 template <int pending>
 QUINTET_PTX void wait_for_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
+}
+
+QUINTET_PTX void pass_turn(int32_t* turn, int32_t value) {
+  asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(turn), "r"(value) : "memory");
+}
+
+QUINTET_PTX void wait_for_turn(const int32_t* turn, int32_t value) {
+  int32_t found;
+  do {
+    asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(found) : "l"(turn) : "memory");
+  } while (found != value);
 }
 
 #else

@@ -179,14 +179,14 @@ int64_t rope_norm_workspace(int64_t tokens, int64_t heads, int64_t width) {
   return column_sums_workspace(tokens * heads, width, 1);
 }
 
-template <typename T>
+template <typename T, typename G>
 void rope_norm_backward(const RopeNormArgs<T>& args, const T* input, const float* inverse_rms, T* gradient,
-                        float* scale_gradient, void* workspace, cudaStream_t stream) {
+                        G* scale_gradient, void* workspace, cudaStream_t stream) {
   QUINTET_CHECK(args.width % 2 == 0, "a head of {} channels has no halves", args.width);
   const bool packets = in_packets(args.width / 2, gradient, input, args.scale);
   if (args.scale != nullptr) {
-    add_column_sums<T>(ScaleTerms<T>{args, input, inverse_rms, gradient}, args.tokens * args.heads, args.width, packets,
-                       {scale_gradient}, workspace, stream);
+    add_column_sums<T, G>(ScaleTerms<T>{args, input, inverse_rms, gradient}, args.tokens * args.heads, args.width,
+                          packets, {scale_gradient}, workspace, stream);
   }
   const auto run = [&](auto kernel, int per_lane) {
     const unsigned lanes = lanes_for(args.width / 2, per_lane);
@@ -205,6 +205,8 @@ void rope_norm_backward(const RopeNormArgs<T>& args, const T* input, const float
   template void rope_norm_backward(const RopeNormArgs<T>&, const T*, const float*, T*, float*, void*, cudaStream_t);
 QUINTET_INSTANTIATE(float)
 QUINTET_INSTANTIATE(bfloat16)
+template void rope_norm_backward(const RopeNormArgs<bfloat16>&, const bfloat16*, const float*, bfloat16*, bfloat16*,
+                                 void*, cudaStream_t);
 #undef QUINTET_INSTANTIATE
 
 }  // namespace quintet::kernels::cuda

@@ -26,10 +26,11 @@ template <typename T>
 void rope_norm_forward(const RopeNormArgs<T>& args, const T* input, float* inverse_rms, T* output, cudaStream_t stream);
 
 // gradient, of the output, becomes that of the input in place; scale_gradient [width] is added to. input, inverse_rms,
-// scale_gradient and workspace (rope_norm_workspace bytes) are used only where there is a scale.
+// scale_gradient and workspace (rope_norm_workspace bytes) are used only where there is a scale. G: float, or bfloat16
+// with T.
 int64_t rope_norm_workspace(int64_t tokens, int64_t heads, int64_t width);
-template <typename T>
+template <typename T, typename G>
 void rope_norm_backward(const RopeNormArgs<T>& args, const T* input, const float* inverse_rms, T* gradient,
-                        float* scale_gradient, void* workspace, cudaStream_t stream);
+                        G* scale_gradient, void* workspace, cudaStream_t stream);
 
 }  // namespace quintet::kernels::cuda

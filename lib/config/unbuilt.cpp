@@ -15,10 +15,6 @@ struct Unbuilt {
 };
 
 constexpr std::array kUnbuilt = {
-    Unbuilt{"mesh.cp", [](const Config& c) { return c.mesh.cp > 1 && c.device.kind == DeviceKind::cuda; },
-            "1, or device.kind cpu"},
-    Unbuilt{"model.moe", [](const Config& c) { return c.model.moe && c.device.kind == DeviceKind::cuda; },
-            "a dense model, or device.kind cpu"},
     Unbuilt{"parallel.pipeline.schedule",
             [](const Config& c) {
               return c.parallel.pipeline.schedule == PipelineSchedule::interleaved ||

@@ -141,7 +141,7 @@ struct RopeNormBackward {
 // first_key + k <= first_query + q and, with document starts, first_key + k >= document_starts[b, q]. A query that sees
 // nothing gives output 0 and log_sum_exp -inf. Query head h uses key head h * key_heads / heads.
 // output = softmax(q k^T / sqrt(D)) v. Dao 2023 (FlashAttention-2). Under bf16 the output may be in the type of
-// arithmetic: a part of what is rounded once it is whole (CPU).
+// arithmetic: a part of what is rounded once it is whole.
 struct AttentionForward {
   Tensor query;                            // [B, S_q, N, D]
   Tensor key, value;                       // [B, S_k, N_kv, D]
@@ -152,7 +152,7 @@ struct AttentionForward {
 };
 
 // d_query, d_key, d_value are written, or added to with `accumulate` (a ring's later blocks). Under bf16 all three may
-// be in the type of arithmetic (CPU).
+// be in the type of arithmetic.
 struct AttentionBackward {
   Tensor query, key, value;
   int64_t first_query = 0, first_key = 0;

@@ -15,14 +15,12 @@ int threads_of(const config::Config& config, const comm::Placement& placement) {
 std::unique_ptr<device::Device> make_rank_device(const config::Config& config, const comm::Placement& placement) {
   const int threads = threads_of(config, placement);
   const bool must = config.device.kind == config::DeviceKind::cuda;
-  const bool can = config.precision.compute != config::ComputeType::fp64 &&
-                   config.precision.gradients == config::GradientType::fp32 && config.mesh.cp == 1 && !config.model.moe;
-  if (config.device.kind == config::DeviceKind::cpu || (!must && !can)) return device::make_cpu_device(threads);
+  // Who asks for cuda has no fp64: the config refuses both together.
+  if (config.device.kind == config::DeviceKind::cpu || config.precision.compute == config::ComputeType::fp64)
+    return device::make_cpu_device(threads);
   const device::CudaSupport support = device::cuda_support();
   if (must && support.gpus.empty())
     fail(ExitCode::config, "device.kind: cuda cannot be had: {}; or choose cpu", support.problem);
-  if (must && !can)
-    fail(ExitCode::config, "precision.gradients: bf16 is not built yet where device.kind is cuda; choose fp32");
   if (support.gpus.empty()) return device::make_cpu_device(threads);
   const auto ordinal = static_cast<size_t>(placement.local_rank) % support.gpus.size();
   return device::make_cuda_device(static_cast<int>(ordinal), threads);

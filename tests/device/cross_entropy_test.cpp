@@ -66,7 +66,7 @@ TEMPLATE_TEST_CASE("cross entropy is the mean surprise of the rows that count", 
   }
 }
 
-TEST_CASE("cross entropy gradients are those of finite differences; uncounted rows and padding are zero",
+TEST_CASE("cross entropy gradients are those of finite differences, zero in uncounted rows and padding",
           "[quick][ops][loss]") {
   const auto device = make_cpu_device(2);
   const int64_t rows = 4, columns = 33, valid = 30;

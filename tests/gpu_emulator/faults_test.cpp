@@ -60,6 +60,15 @@ TEST_CASE("an access beyond shared memory is reported", "[quick][emulator]") {
              Contains("static_array_kernel") && Contains("uses element 8 of a smaller array at"));
 }
 
+TEST_CASE("a block that waits for the turn of a later one is reported", "[quick][emulator]") {
+  const DeviceArray<int32_t> turn(std::vector<int32_t>(1)), order(3);
+  CHECK(report_of([&](cudaStream_t stream) { take_turns(3, true, turn, order, stream); }).empty());
+  CHECK(order.read(Stream()) == std::vector<int32_t>{0, 1, 2});
+  const DeviceArray<int32_t> backwards(std::vector<int32_t>(1));
+  CHECK_THAT(report_of([&](cudaStream_t stream) { take_turns(3, false, backwards, order, stream); }),
+             Contains("turns_kernel<false>, block (0, 0, 0)") && Contains("waits for the turn of a block"));
+}
+
 TEST_CASE("accesses outside an allocation, to freed, host or misaligned memory are reported", "[quick][emulator]") {
   const DeviceArray<float> output(100);
   const auto report = [&](float* to, int64_t offset, bool wide) {

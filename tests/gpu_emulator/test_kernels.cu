@@ -119,6 +119,16 @@ __global__ void write_kernel(float* output, int64_t offset, bool wide) {
   }
 }
 
+template <bool ascending>
+__global__ void turns_kernel(int32_t* turn, int32_t* order) {
+  const auto place = static_cast<int32_t>(ascending ? blockIdx.x : gridDim.x - 1 - blockIdx.x);
+  if (threadIdx.x == 0) wait_for_turn(turn, place);
+  __syncthreads();
+  if (threadIdx.x == 1) order[place] = static_cast<int32_t>(blockIdx.x);
+  __syncthreads();
+  if (threadIdx.x == 0) pass_turn(turn, place + 1);
+}
+
 }  // namespace
 
 void fill_ramp(int64_t count, float a, float* output, cudaStream_t stream) {
@@ -151,6 +161,9 @@ void shuffle_with_foreign_mask(cudaStream_t stream) { launch(foreign_mask_kernel
 void shuffle_from_outside_mask(cudaStream_t stream) { launch(outside_mask_kernel, 1, 32, 0, stream); }
 void write_static_array(int element, int* output, cudaStream_t stream) {
   launch(static_array_kernel, 1, 1, 0, stream, element, output);
+}
+void take_turns(int64_t blocks, bool ascending, int32_t* turn, int32_t* order, cudaStream_t stream) {
+  launch(ascending ? turns_kernel<true> : turns_kernel<false>, blocks, 32, 0, stream, turn, order);
 }
 void write_one(float* output, int64_t offset, bool wide, cudaStream_t stream) {
   launch(write_kernel, 1, 1, 0, stream, output, offset, wide);

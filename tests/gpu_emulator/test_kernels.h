@@ -32,6 +32,8 @@ void shuffle_with_foreign_mask(cudaStream_t stream);
 void shuffle_from_outside_mask(cudaStream_t stream);
 // Writes and reads an element of a static array of 8 in shared memory.
 void write_static_array(int element, int* output, cudaStream_t stream);
+// order[i] = the block whose turn is the i-th: blocks take turns upwards or, a fault, downwards.
+void take_turns(int64_t blocks, bool ascending, int32_t* turn, int32_t* order, cudaStream_t stream);
 // output[offset] = 1, as 4 bytes; then, with `wide`, 16 bytes.
 void write_one(float* output, int64_t offset, bool wide, cudaStream_t stream);
 

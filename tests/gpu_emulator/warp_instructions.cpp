@@ -109,4 +109,14 @@ void copy_async(void* shared, const void* global, bool valid) {
 void commit_copies() { current_block()->copies().commit(); }
 void wait_for_copies(int pending) { current_block()->copies().wait(pending); }
 
+void pass_turn(int32_t* turn, int32_t value) {
+  current_block()->access(turn, sizeof *turn, true, sizeof *turn);
+  *turn = value;
+}
+void wait_for_turn(const int32_t* turn, int32_t value) {
+  current_block()->access(turn, sizeof *turn, false, sizeof *turn);
+  // Blocks follow one another: what is not there now never comes.
+  if (*turn != value) current_block()->fault("waits for the turn of a block that has not begun");
+}
+
 }  // namespace quintet::kernels::cuda

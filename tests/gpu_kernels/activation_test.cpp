@@ -94,7 +94,7 @@ TEMPLATE_TEST_CASE("a bias is added to each row, its gradient is the sum of rows
     const DeviceArray<T> whole_d(whole);
     const DeviceArray<float> gradient(std::vector<float>(static_cast<size_t>(width), 5));
     const DeviceArray<uint8_t> workspace(kernels::cuda::bias_gradient_workspace(rows, width));
-    kernels::cuda::bias_gradient<T>(rows, width, whole_d, gradient, workspace, stream);
+    kernels::cuda::bias_gradient<T, float>(rows, width, whole_d, gradient, workspace, stream);
     require_equal(gradient.read(stream), sums);
   }
 }

@@ -139,8 +139,8 @@ TEMPLATE_TEST_CASE("a norm's gradients are its twin's", "[quick][norm]", float, 
         args.d_input = d_input_d;
         args.accumulate = accumulate;
         kernels::cuda::norm_backward_input(args, stream);
-        kernels::cuda::norm_backward_parameters(args, weight_gradient_d, layer ? bias_gradient_d.data() : nullptr,
-                                                workspace, stream);
+        kernels::cuda::norm_backward_parameters<T, float>(args, weight_gradient_d,
+                                                          layer ? bias_gradient_d.data() : nullptr, workspace, stream);
         require_near(d_input_d.read(stream), expected, kTolerance);
         require_near(weight_gradient_d.read(stream), weight_gradient, kSumTolerance);
         require_near(bias_gradient_d.read(stream), bias_gradient, kSumTolerance);

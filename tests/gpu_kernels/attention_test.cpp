@@ -124,13 +124,15 @@ struct DeviceResults {
   std::vector<float> log_sum_exp;
 };
 
-template <typename T>
-DeviceResults<T> on_device(const Case<T>& c) {
+// Results in R.
+template <typename T, typename R = T>
+DeviceResults<R> on_device(const Case<T>& c) {
   using kernels::cuda::HeadTensor;
   const Stream stream;
   const DeviceArray<T> query(c.query), key(c.key), value(c.value), d_output(c.d_output);
-  const DeviceArray<T> output(std::vector<T>(c.query.size())), d_query(held_before<T>(c.query_elements())),
-      d_key(held_before<T>(c.key_elements())), d_value(held_before<T>(c.key_elements()));
+  const DeviceArray<T> output(std::vector<T>(c.query.size()));
+  const DeviceArray<R> result(std::vector<R>(c.query.size())), d_query(held_before<R>(c.query_elements())),
+      d_key(held_before<R>(c.key_elements())), d_value(held_before<R>(c.key_elements()));
   const DeviceArray<float> log_sum_exp(c.shape.batch * c.shape.heads * c.shape.query_rows);
   std::optional<DeviceArray<int32_t>> starts;
   if (!c.starts.empty()) starts.emplace(c.starts);
@@ -149,8 +151,16 @@ DeviceResults<T> on_device(const Case<T>& c) {
   forward.output = of_query(output.data());
   forward.log_sum_exp = log_sum_exp;
   kernels::cuda::attention_forward(forward, stream);
-  const DeviceArray<uint8_t> workspace(kernels::cuda::attention_backward_workspace(c.shape));
-  kernels::cuda::AttentionBackwardArgs<T> backward;
+  kernels::cuda::AttentionForwardArgs<T, R> again;
+  again.shape = forward.shape;
+  again.query = forward.query;
+  again.key = forward.key;
+  again.value = forward.value;
+  again.output = of_query(result.data());
+  again.log_sum_exp = log_sum_exp;
+  kernels::cuda::attention_forward(again, stream);
+  const DeviceArray<uint8_t> workspace(kernels::cuda::attention_backward_workspace<T>(c.shape));
+  kernels::cuda::AttentionBackwardArgs<T, R> backward;
   backward.shape = forward.shape;
   backward.query = forward.query;
   backward.key = forward.key;
@@ -164,7 +174,7 @@ DeviceResults<T> on_device(const Case<T>& c) {
   backward.accumulate = c.accumulate;
   backward.workspace = workspace;
   kernels::cuda::attention_backward(backward, stream);
-  return {{output.read(stream), {}, d_query.read(stream), d_key.read(stream), d_value.read(stream)},
+  return {{result.read(stream), {}, d_query.read(stream), d_key.read(stream), d_value.read(stream)},
           log_sum_exp.read(stream)};
 }
 
@@ -358,6 +368,19 @@ TEMPLATE_TEST_CASE("attention does not cross document starts", "[quick][attentio
   }
 }
 
+// Blocks of the backward kernel add to the gradients of the same queries: three tiles of keys, of which some documents
+// see but one or two.
+TEST_CASE("blocks of keys take turns at the gradients of queries", "[quick][attention]") {
+  constexpr int64_t kRows = 300;
+  for (const bool documents : {false, true}) {
+    CAPTURE(documents);
+    auto c = random_case<bfloat16>({1, 2, 1, kRows, kRows, 16});
+    for (int64_t q = 0; documents && q < kRows; ++q) c.starts.push_back(q < 120 ? 0 : q < 290 ? 120 : 290);
+    require_good(c);
+  }
+  require_good(random_case<bfloat16>({1, 1, 1, 70, 130, 256, 60, 0}));
+}
+
 // Scores of zero give weights of a power of two; whole values then have exact averages.
 TEMPLATE_TEST_CASE("attention of equal scores is the exact average", "[quick][attention]", float, bfloat16) {
   auto c = random_case<TestType>({1, 2, 1, 1, 128, 64, 127, 0});
@@ -408,6 +431,32 @@ TEMPLATE_TEST_CASE("attention's gradients are added with accumulate, rounded onc
     compare(added.values.d_query, held_before<TestType>(c.query_elements()), alone.values.d_query);
     compare(added.values.d_key, held_before<TestType>(c.key_elements()), alone.values.d_key);
     compare(added.values.d_value, held_before<TestType>(c.key_elements()), alone.values.d_value);
+  }
+}
+
+TEST_CASE("attention's results may stay in fp32, of which those in bf16 are roundings", "[quick][attention]") {
+  for (const int64_t head_dim : {40, 96, 256}) {
+    CAPTURE(head_dim);
+    auto c = random_case<bfloat16>({1, 2, 1, 70, 140, head_dim, 70, 0});
+    const auto whole = on_device(c);
+    const auto part = on_device<bfloat16, float>(c);
+    require_equal(whole.values.output, rounded<bfloat16>(part.values.output));
+    require_equal(whole.values.d_query, rounded<bfloat16>(part.values.d_query));
+    require_equal(whole.values.d_key, rounded<bfloat16>(part.values.d_key));
+    require_equal(whole.values.d_value, rounded<bfloat16>(part.values.d_value));
+    c.accumulate = true;
+    const auto added = on_device<bfloat16, float>(c);
+    const auto compare = [&](const std::vector<float>& got, const std::vector<float>& lone, int64_t heads) {
+      std::vector<float> expected = held_before<float>(static_cast<int64_t>(lone.size()));
+      const auto row = static_cast<size_t>(c.row(heads)), width = static_cast<size_t>(heads * head_dim);
+      for (size_t i = 0; i < lone.size(); ++i) {
+        if (i % row < width) expected[i] += lone[i];
+      }
+      require_equal(got, expected);
+    };
+    compare(added.values.d_query, part.values.d_query, 2);
+    compare(added.values.d_key, part.values.d_key, 1);
+    compare(added.values.d_value, part.values.d_value, 1);
   }
 }
 

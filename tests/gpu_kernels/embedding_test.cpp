@@ -87,7 +87,7 @@ TEMPLATE_TEST_CASE("embedding's gradients are its twin's, however often a token 
         indices.args<kernels::cpu::EmbeddingArgs<float>>(shape, indices.tokens.data(), indices.positions.data());
     const auto args = indices.args<kernels::cuda::EmbeddingArgs>(shape, indices.tokens_d, indices.positions_d);
     kernels::cpu::embedding_backward(twin, widened(d_output).data(), table.data(), positions.data());
-    kernels::cuda::embedding_backward<T>(args, d_output_d, table_d, positions_d, stream);
+    kernels::cuda::embedding_backward<T, float>(args, d_output_d, table_d, positions_d, stream);
     require_equal(table_d.read(stream), table);
     require_equal(positions_d.read(stream), positions);
   }

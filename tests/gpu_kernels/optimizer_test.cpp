@@ -100,6 +100,21 @@ TEST_CASE("casts round as their twins, fills and scales reach every element", "[
   }
 }
 
+TEST_CASE("rows are transposed in pieces of any size", "[quick][rows]") {
+  const Stream stream;
+  constexpr int64_t kOuter = 3, kInner = 5;
+  for (const int64_t bytes : {1, 2, 6, 12, 48, 4112}) {
+    CAPTURE(bytes);
+    std::vector<uint8_t> from(static_cast<size_t>(kOuter * kInner * bytes));
+    for (size_t i = 0; i < from.size(); ++i) from[i] = static_cast<uint8_t>(philox(1, i, 0)[0]);
+    std::vector<uint8_t> expected(from.size());
+    kernels::cpu::transpose_rows(1, kOuter, kInner, bytes, from.data(), expected.data());
+    const DeviceArray<uint8_t> from_d(from), to_d(static_cast<int64_t>(from.size()));
+    kernels::cuda::transpose_rows(kOuter, kInner, bytes, from_d, to_d, stream);
+    REQUIRE((to_d.read(stream) == expected));
+  }
+}
+
 TEMPLATE_TEST_CASE("one element that is not finite is noticed wherever it lies", "[quick][optimizer]", float,
                    bfloat16) {
   using T = TestType;

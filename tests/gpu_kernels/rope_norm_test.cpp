@@ -101,8 +101,8 @@ TEMPLATE_TEST_CASE("queries and keys are normed and turned as their twins", "[qu
       const DeviceArray<float> inverse_d(inverse),
           scale_gradient_d(std::vector<float>(static_cast<size_t>(shape.width), 0.5F));
       const DeviceArray<uint8_t> workspace(kernels::cuda::rope_norm_workspace(shape.tokens, shape.heads, shape.width));
-      kernels::cuda::rope_norm_backward<T>(problem.args(), input, inverse_d, gradient_d, scale_gradient_d, workspace,
-                                           stream);
+      kernels::cuda::rope_norm_backward<T, float>(problem.args(), input, inverse_d, gradient_d, scale_gradient_d,
+                                                  workspace, stream);
       require_near(gradient_d.read(stream), expected, 2 * kTolerance);
       require_near(scale_gradient_d.read(stream), scale_gradient, 2 * kTolerance);
     }

@@ -8,6 +8,7 @@
 
 #include <catch2/catch.hpp>
 
+#include "lib/base/dtype.h"
 #include "tests/gpu_emulator/emulator.h"
 #include "tests/support/training_run.h"
 
@@ -110,6 +111,51 @@ TEST_CASE("in bf16 a GPU differs from the CPU by roundings", "[quick][cuda][bf16
       INFO(sizes.text());
       require_within_roundings(train_on_gpu(rounded, sizes), one, exact);
     }
+  }
+}
+
+TEST_CASE("gradients are kept in bf16 on a GPU as on the CPU", "[quick][cuda][bf16]") {
+  for (const Overrides& family : {kGpt2, kQwen3}) {
+    const Overrides model = with(family, kFewer);
+    const Overrides rounded = with(model, {"precision.compute=bf16", "precision.gradients=bf16"});
+    const Run exact = train(with(model, {"device.kind=cpu"}));
+    const Run one = train(with(rounded, {"device.kind=cpu"}));
+    const Run run = train_on_gpu(rounded, {.dp = 2});
+    require_within_roundings(run, one, exact);
+    for (const auto& [name, values] : run.gradients) {
+      INFO(name);
+      for (const double value : values)
+        REQUIRE(static_cast<double>(static_cast<float>(bfloat16(static_cast<float>(value)))) == value);
+    }
+  }
+}
+
+TEST_CASE("mixtures of experts train on a GPU as on the CPU", "[quick][cuda][moe]") {
+  const Overrides mixture = with(with(kLlama, kFewer), {"model.moe={experts: 4, top_k: 2, z_loss_weight: 0.01}"});
+  require_equal_to_cpu(mixture, {{}, {.tp = 2}});
+  require_equal_to_cpu(with(mixture, {"model.moe.shared_experts=1", "model.moe.capacity_factor=1.0"}), {{}});
+  const Overrides rounded = with(mixture, {"precision.compute=bf16", "precision.gradients=bf16"});
+  const Run exact = train(with(mixture, {"device.kind=cpu"})), one = train(with(rounded, {"device.kind=cpu"}));
+  require_within_roundings(train_on_gpu(rounded), one, exact);
+}
+
+TEST_CASE("experts on ranks that share a GPU train as on one CPU rank", "[quick][cuda][moe]") {
+  const Overrides mixture = with(kGpt2, {"model.moe={experts: 4, top_k: 2, capacity_factor: 1.25}"});
+  const Run reference = train(with(mixture, {"device.kind=cpu"}));
+  for (const uint64_t seed : {0, 1}) {
+    gpu_emulator::set_seed(seed);
+    require_equal_training(train(with(mixture, {"device.kind=cuda", "mesh.ep=2"}), 2), reference, kTolerance);
+  }
+}
+
+TEST_CASE("context ranks that share a GPU train as one CPU rank does by every method", "[quick][cuda][context]") {
+  for (const char* method : {"ring", "all_gather", "ulysses"}) {
+    INFO(method);
+    const Overrides chosen = with(with(kLlama, kFewer), {std::string("parallel.context.method=") + method});
+    require_equal_to_cpu(chosen, {{.cp = 2}}, {0, 1});
+    const Overrides rounded = with(chosen, {"precision.compute=bf16"});
+    const Run exact = train(with(chosen, {"device.kind=cpu"})), one = train(with(rounded, {"device.kind=cpu"}));
+    require_within_roundings(train_on_gpu(rounded, {.cp = 2}), one, exact);
   }
 }
 

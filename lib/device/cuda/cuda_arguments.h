@@ -22,113 +22,58 @@ decltype(auto) visit_element_type(DType dtype, Function&& function) {
   return function.template operator()<float>();
 }
 
+// function.template operator()<T, G>() with the types of activations and of a parameter's gradient, which are added in
+// fp32 and kept in it or, beside activations of bf16, in bf16. A gradient that is absent counts as fp32.
+template <typename Function>
+void visit_with_gradient(const Tensor& activations, const Tensor& gradient, Function&& function) {
+  if (!gradient || gradient.dtype() == DType::fp32) {
+    return visit_element_type(activations.dtype(), [&]<typename T>() { function.template operator()<T, float>(); });
+  }
+  QUINTET_CHECK(activations.dtype() == DType::bf16 && gradient.dtype() == DType::bf16, "gradients of {} beside {}",
+                name_of(gradient.dtype()), name_of(activations.dtype()));
+  function.template operator()<bfloat16, bfloat16>();
+}
+
+// function.template operator()<T, R>() with the types of operands and of a result that is T or fp32.
+template <typename Function>
+void visit_with_result(const Tensor& operand, const Tensor& result, Function&& function) {
+  visit_element_type(operand.dtype(), [&]<typename T>() {
+    if (result.dtype() == operand.dtype()) {
+      function.template operator()<T, T>();
+    } else {
+      function.template operator()<T, float>();
+    }
+  });
+}
+
 inline kernels::ActivationKind kind_of(Activation activation) {
-  switch (activation) {
-    case Activation::gelu: return kernels::ActivationKind::gelu;
-    case Activation::gelu_exact: return kernels::ActivationKind::gelu_exact;
-    case Activation::relu_squared: return kernels::ActivationKind::relu_squared;
-    case Activation::none: break;
-  }
-  QUINTET_CHECK(false, "no kernel for activation {}", static_cast<int>(activation));
+  return activation_kind<kernels::ActivationKind>(activation);
 }
-
-inline kernels::Norm kind_of(NormKind kind) {
-  return kind == NormKind::layernorm ? kernels::Norm::layer : kernels::Norm::root_mean_square;
-}
-
+inline kernels::Norm kind_of(NormKind kind) { return norm_kind<kernels::Norm>(kind); }
 inline kernels::DropoutMask mask_of(const Dropout& dropout, int64_t rows) {
-  QUINTET_CHECK(dropout.probability >= 0 && dropout.probability < 1, "dropout {}", dropout.probability);
-  if (dropout.probability == 0) return {};
-  require(dropout.rows, {rows}, "dropout.rows");
-  return {dropout.probability, dropout.seed, dropout.stream, dropout.rows.as<int64_t>()};
-}
-
-// `rows` is [T, H]; the tables are values or their gradients.
-inline kernels::EmbeddingArgs embedding_args(const Tensor& tokens, int64_t vocabulary_start, const Tensor& positions,
-                                             const Tensor& rows, const Tensor& table, const Tensor& position_table) {
-  const int64_t count = rows.size(0), width = rows.size(1);
-  require(tokens, {count}, "tokens");
-  require_rank(table, 2, "table");
-  require(table, {table.size(0), width}, "table");
-  if (position_table) {
-    require_rank(position_table, 2, "position_table");
-    require(position_table, {position_table.size(0), width}, "position_table");
-    require(positions, {count}, "positions");
-  }
-  return {.tokens_count = count,
-          .width = width,
-          .tokens = tokens.as<int32_t>(),
-          .vocabulary_start = vocabulary_start,
-          .table_rows = table.size(0),
-          .positions = positions.as<int32_t>(),
-          .position_rows = position_table ? position_table.size(0) : 0};
+  return dropout_mask<kernels::DropoutMask>(dropout, rows);
 }
 
 template <typename T>
 kernels::RopeNormArgs<T> rope_norm_args(const Tensor& heads, const Tensor& scale, double epsilon, const Tensor& cosine,
                                         const Tensor& sine, const Tensor& positions, const Tensor& inverse_rms) {
-  const int64_t tokens = heads.size(0), count = heads.size(1), width = heads.size(2);
-  if (scale) {
-    require(scale, {width}, "scale");
-    require(inverse_rms, {tokens, count}, "inverse_rms");
-  }
-  if (cosine) {
-    QUINTET_CHECK(width % 2 == 0, "a head of {} channels cannot be rotated", width);
-    require_rank(cosine, 2, "cosine");
-    require(cosine, {cosine.size(0), width / 2}, "cosine");
-    require(sine, cosine.shape(), "sine");
-    require(positions, {tokens}, "positions");
-  }
-  return {.tokens = tokens,
-          .heads = count,
-          .width = width,
-          .scale = scale.as<T>(),
-          .epsilon = epsilon,
-          .cosine = cosine.as<float>(),
-          .sine = sine.as<float>(),
-          .table_rows = cosine ? cosine.size(0) : 0,
-          .positions = positions.as<int32_t>()};
+  return rope_norm_operands<kernels::RopeNormArgs<T>, T, float>(heads, scale, epsilon, cosine, sine, positions,
+                                                                inverse_rms);
 }
 
 template <typename T>
 kernels::CrossEntropyArgs<T> cross_entropy_args(const Tensor& logits, const Tensor& targets, int64_t vocabulary_start,
                                                 int64_t valid) {
-  require_rank(logits, 2, "logits");
-  require(targets, {logits.size(0)}, "targets");
-  QUINTET_CHECK(valid >= 0 && valid <= logits.size(1), "{} valid columns of {}", valid, logits.size(1));
-  return {.rows = logits.size(0),
-          .columns = logits.size(1),
-          .valid = valid,
-          .vocabulary_start = vocabulary_start,
-          .targets = targets.as<int32_t>(),
-          .logits = logits.as<T>()};
+  return cross_entropy_operands<kernels::CrossEntropyArgs<T>, T>(logits, targets, vocabulary_start, valid);
 }
 
-// query: [B, S_q, N, D]; key: [B, S_k, N_kv, D].
 inline kernels::AttentionShape attention_shape(const Tensor& query, const Tensor& key, int64_t first_query,
                                                int64_t first_key, const Tensor& document_starts) {
-  require_rank(query, 4, "query");
-  require_rank(key, 4, "key");
-  const int64_t batch = query.size(0), heads = query.size(2), head_dim = query.size(3);
-  require(key, {batch, key.size(1), key.size(2), head_dim}, "key");
-  QUINTET_CHECK(key.size(2) > 0 && heads % key.size(2) == 0, "{} query heads over {} key heads", heads, key.size(2));
-  require_if_present(document_starts, {batch, query.size(1)}, "document_starts");
-  return {.batch = batch,
-          .heads = heads,
-          .key_heads = key.size(2),
-          .query_rows = query.size(1),
-          .key_rows = key.size(1),
-          .head_dim = head_dim,
-          .first_query = first_query,
-          .first_key = first_key,
-          .document_starts = document_starts.as<int32_t>()};
+  return attention_operands<kernels::AttentionShape>(query, key, first_query, first_key, document_starts);
 }
-
-// A contiguous [B, S, N, D].
 template <typename T>
 kernels::HeadTensor<T> head_tensor(const Tensor& tensor) {
-  return kernels::HeadTensor<T>::contiguous(tensor.as<std::remove_const_t<T>>(), tensor.size(1), tensor.size(2),
-                                            tensor.size(3));
+  return heads_of<kernels::HeadTensor, T>(tensor);
 }
 
 }  // namespace quintet::device::cuda

@@ -9,6 +9,8 @@
 #include "kernels/cuda/adamw.h"
 #include "kernels/cuda/bias.h"
 #include "kernels/cuda/elementwise.h"
+#include "kernels/cuda/router.h"
+#include "kernels/cuda/row_moves.h"
 #include "kernels/cuda/swiglu.h"
 #include "lib/base/integers.h"
 #include "lib/device/cuda/cuda_arguments.h"
@@ -78,7 +80,15 @@ class CudaDevice : public Device, public WorkQueue {
 
   void copy(Tensor from, Tensor to) override;
 
-  void transpose_rows(Tensor, Tensor) override { QUINTET_CHECK(false, "transpose_rows has no CUDA kernel"); }
+  void transpose_rows(Tensor input, Tensor output) override {
+    require_rank(input, 3, "input");
+    require(output, {input.size(1), input.size(0), input.size(2)}, "output");
+    QUINTET_CHECK(input.dtype() == output.dtype(), "{} and {} in transpose_rows", name_of(input.dtype()),
+                  name_of(output.dtype()));
+    kernels::transpose_rows(input.size(0), input.size(1), input.size(2) * size_of(input.dtype()), input.data(),
+                            output.data(), stream_);
+  }
+
   void scale(Tensor tensor, double factor) override {
     visit_element_type(tensor.dtype(), [&]<typename T>() {
       kernels::scale(tensor.elements(), static_cast<float>(factor), tensor.as<T>(), stream_);
@@ -98,8 +108,8 @@ class CudaDevice : public Device, public WorkQueue {
 
   void embedding_forward(const EmbeddingForward& op) override {
     require_rank(op.output, 2, "output");
-    const kernels::EmbeddingArgs args =
-        embedding_args(op.tokens, op.vocabulary_start, op.positions, op.output, op.table, op.position_table);
+    const auto args = embedding_operands<kernels::EmbeddingArgs>(op.tokens, op.vocabulary_start, op.positions,
+                                                                 op.output, op.table, op.position_table);
     visit_element_type(op.output.dtype(), [&]<typename T>() {
       kernels::embedding_forward<T>(args, op.table.as<T>(), op.position_table.as<T>(), op.output.as<T>(), stream_);
     });
@@ -107,11 +117,11 @@ class CudaDevice : public Device, public WorkQueue {
 
   void embedding_backward(const EmbeddingBackward& op) override {
     require_rank(op.d_output, 2, "d_output");
-    const kernels::EmbeddingArgs args = embedding_args(op.tokens, op.vocabulary_start, op.positions, op.d_output,
-                                                       op.table_gradient, op.position_table_gradient);
-    visit_element_type(op.d_output.dtype(), [&]<typename T>() {
-      kernels::embedding_backward<T>(args, op.d_output.as<T>(), op.table_gradient.as<float>(),
-                                     op.position_table_gradient.as<float>(), stream_);
+    const auto args = embedding_operands<kernels::EmbeddingArgs>(
+        op.tokens, op.vocabulary_start, op.positions, op.d_output, op.table_gradient, op.position_table_gradient);
+    visit_with_gradient(op.d_output, op.table_gradient, [&]<typename T, typename G>() {
+      kernels::embedding_backward<T, G>(args, op.d_output.as<T>(), op.table_gradient.as<G>(),
+                                        op.position_table_gradient.as<G>(), stream_);
     });
   }
 
@@ -159,10 +169,10 @@ class CudaDevice : public Device, public WorkQueue {
       require(op.scale_gradient, {shape[2]}, "scale_gradient");
     }
     void* scratch = op.scale ? workspace(kernels::rope_norm_workspace(shape[0], shape[1], shape[2])) : nullptr;
-    visit_element_type(op.gradient.dtype(), [&]<typename T>() {
-      kernels::rope_norm_backward<T>(
+    visit_with_gradient(op.gradient, op.scale_gradient, [&]<typename T, typename G>() {
+      kernels::rope_norm_backward<T, G>(
           rope_norm_args<T>(op.gradient, op.scale, 0, op.cosine, op.sine, op.positions, op.inverse_rms),
-          op.input.as<T>(), op.inverse_rms.as<float>(), op.gradient.as<T>(), op.scale_gradient.as<float>(), scratch,
+          op.input.as<T>(), op.inverse_rms.as<float>(), op.gradient.as<T>(), op.scale_gradient.as<G>(), scratch,
           stream_);
     });
   }
@@ -172,10 +182,7 @@ class CudaDevice : public Device, public WorkQueue {
   void attention_merge(const AttentionMerge& op) override;
 
   void cross_entropy_statistics(const CrossEntropyStatistics& op) override {
-    const Shape rows = {op.targets.elements()};
-    require(op.maximum, rows, "maximum");
-    require(op.sum_exp, rows, "sum_exp");
-    require(op.target_logit, rows, "target_logit");
+    require_statistics(op);
     visit_element_type(op.logits.dtype(), [&]<typename T>() {
       kernels::cross_entropy_statistics(cross_entropy_args<T>(op.logits, op.targets, op.vocabulary_start, op.valid),
                                         op.maximum.as<float>(), op.sum_exp.as<float>(), op.target_logit.as<float>(),
@@ -195,9 +202,9 @@ class CudaDevice : public Device, public WorkQueue {
   }
 
   void cross_entropy_gradient(const CrossEntropyGradient& op) override {
-    const Shape rows = {op.targets.elements()};
-    require(op.maximum, rows, "maximum");
-    require(op.sum_exp, rows, "sum_exp");
+    require_rank(op.logits, 2, "logits");
+    require(op.maximum, {op.logits.size(0)}, "maximum");
+    require(op.sum_exp, {op.logits.size(0)}, "sum_exp");
     visit_element_type(op.logits.dtype(), [&]<typename T>() {
       kernels::cross_entropy_gradient(cross_entropy_args<T>(op.logits, op.targets, op.vocabulary_start, op.valid),
                                       op.maximum.as<float>(), op.sum_exp.as<float>(), op.scale, stream_);
@@ -223,16 +230,46 @@ class CudaDevice : public Device, public WorkQueue {
     host_->cross_entropy_sum(on_host, sum);
   }
 
-  // pipeline::make_rank_device refuses models that need these.
-  void router_forward(const RouterForward&) override { QUINTET_CHECK(false, "no kernel for routers"); }
-  void router_backward(const RouterBackward&) override { QUINTET_CHECK(false, "no kernel for routers"); }
-  void router_losses(const RouterLosses&, ExactSum&, ExactSum&) override {
-    QUINTET_CHECK(false, "no kernel for routers");
+  void router_forward(const RouterForward& op) override {
+    const auto shape = router_operands<kernels::RouterShape>(op.probabilities, op.experts, op.weights, op.log_sum_exp,
+                                                             op.rows, op.normalize);
+    require(op.logits, op.probabilities.shape(), "logits");
+    require_if_present(op.selection_bias, {shape.experts}, "selection_bias");
+    kernels::router_forward(shape, op.logits.as<float>(), op.selection_bias.as<float>(), op.round_robin,
+                            op.probabilities.as<float>(), op.experts.as<int32_t>(), op.weights.as<float>(),
+                            op.log_sum_exp.as<float>(), stream_);
   }
-  void gather_rows(const GatherRows&) override { QUINTET_CHECK(false, "no kernel for rows moved by index"); }
-  void combine_rows(const CombineRows&) override { QUINTET_CHECK(false, "no kernel for rows moved by index"); }
-  void combine_rows_backward(const CombineRowsBackward&) override {
-    QUINTET_CHECK(false, "no kernel for rows moved by index");
+  void router_backward(const RouterBackward& op) override;
+  void router_losses(const RouterLosses& op, ExactSum& balance, ExactSum& z) override;
+
+  void gather_rows(const GatherRows& op) override {
+    require_rank(op.input, 2, "input");
+    const int64_t rows = op.index.elements(), width = op.input.size(1);
+    require(op.output, {rows, width}, "output");
+    visit_element_type(op.input.dtype(), [&]<typename T>() {
+      kernels::gather_rows<T>(rows, width, op.input.as<T>(), op.index.as<int32_t>(), op.output.as<T>(), stream_);
+    });
+  }
+
+  void combine_rows(const CombineRows& op) override {
+    const auto shape = combine_operands<kernels::CombineShape>(op.input, op.index, op.output);
+    require_if_present(op.weights, op.index.shape(), "weights");
+    require_if_present(op.addend, op.output.shape(), "addend");
+    visit_element_type(op.input.dtype(), [&]<typename T>() {
+      kernels::combine_rows<T>(shape, op.input.as<T>(), op.index.as<int32_t>(), op.weights.as<float>(),
+                               op.addend.as<float>(), op.output.as<T>(), stream_);
+    });
+  }
+
+  void combine_rows_backward(const CombineRowsBackward& op) override {
+    const auto shape = combine_operands<kernels::CombineShape>(op.input, op.index, op.d_output);
+    require(op.weights, op.index.shape(), "weights");
+    require(op.d_input, op.input.shape(), "d_input");
+    require(op.d_weights, op.index.shape(), "d_weights");
+    visit_element_type(op.input.dtype(), [&]<typename T>() {
+      kernels::combine_rows_backward<T>(shape, op.input.as<T>(), op.index.as<int32_t>(), op.weights.as<float>(),
+                                        op.d_output.as<T>(), op.d_input.as<T>(), op.d_weights.as<float>(), stream_);
+    });
   }
 
   void adamw(std::span<const AdamwSpan> spans, const AdamwStep& step) override;
@@ -377,7 +414,7 @@ void CudaDevice::add_norm_backward(const AddNormBackward& op) {
   require(op.weight_gradient, width, "weight_gradient");
   require_if_present(op.bias_gradient, width, "bias_gradient");
   void* scratch = workspace(kernels::norm_backward_workspace(shape[0], shape[1]));
-  visit_element_type(op.input.dtype(), [&]<typename T>() {
+  visit_with_gradient(op.input, op.weight_gradient, [&]<typename T, typename G>() {
     const kernels::NormBackwardArgs<T> args = {.norm = kind_of(op.kind),
                                                .rows = shape[0],
                                                .width = shape[1],
@@ -388,8 +425,7 @@ void CudaDevice::add_norm_backward(const AddNormBackward& op) {
                                                .d_output = op.d_output.as<T>(),
                                                .d_input = op.d_residual.as<T>(),
                                                .accumulate = true};
-    kernels::norm_backward_parameters(args, op.weight_gradient.as<float>(), op.bias_gradient.as<float>(), scratch,
-                                      stream_);
+    kernels::norm_backward_parameters(args, op.weight_gradient.as<G>(), op.bias_gradient.as<G>(), scratch, stream_);
     kernels::norm_backward_input(args, stream_);
   });
 }
@@ -476,21 +512,35 @@ void CudaDevice::linear_backward_weight(const LinearBackwardWeight& op) {
   require(op.d_output, {rows, outputs}, "d_output");
   require(op.weight_gradient, {outputs, inputs}, "weight_gradient");
   require_if_present(op.bias_gradient, {outputs}, "bias_gradient");
-  multiply({.operands = op.x.dtype(),
-            .result_type = op.weight_gradient.dtype(),
-            .m = outputs,
-            .n = inputs,
-            .k = rows,
-            .transpose_a = true,
-            .accumulate = true,
-            .a = op.d_output.data(),
-            .b = op.x.data(),
-            .result = op.weight_gradient.data()});
+  Product product = {.operands = op.x.dtype(),
+                     .result_type = op.weight_gradient.dtype(),
+                     .m = outputs,
+                     .n = inputs,
+                     .k = rows,
+                     .transpose_a = true,
+                     .accumulate = true,
+                     .a = op.d_output.data(),
+                     .b = op.x.data(),
+                     .result = op.weight_gradient.data()};
+  if (product.operands == DType::fp32 && product.result_type == DType::bf16) {
+    // A router's: products of fp32 give fp32, so the gradient is widened for a while, behind their workspace.
+    const int64_t elements = op.weight_gradient.elements();
+    auto* gradient = op.weight_gradient.as<bfloat16>();
+    auto* all = static_cast<std::byte*>(workspace(Products::kWorkspaceBytes + elements * int64_t{sizeof(float)}));
+    auto* wide = reinterpret_cast<float*>(all + Products::kWorkspaceBytes);
+    product.result_type = DType::fp32;
+    product.result = wide;
+    kernels::cast(elements, static_cast<const bfloat16*>(gradient), wide, stream_);
+    multiply(product);
+    kernels::cast(elements, static_cast<const float*>(wide), gradient, stream_);
+  } else {
+    multiply(product);
+  }
   if (!op.bias_gradient) return;
   // cuBLASLt's epilogue would overwrite the gradient, which sums over microbatches.
   void* scratch = workspace(kernels::bias_gradient_workspace(rows, outputs));
-  visit_element_type(op.d_output.dtype(), [&]<typename T>() {
-    kernels::bias_gradient<T>(rows, outputs, op.d_output.as<T>(), op.bias_gradient.as<float>(), scratch, stream_);
+  visit_with_gradient(op.d_output, op.bias_gradient, [&]<typename T, typename G>() {
+    kernels::bias_gradient<T, G>(rows, outputs, op.d_output.as<T>(), op.bias_gradient.as<G>(), scratch, stream_);
   });
 }
 
@@ -500,14 +550,15 @@ void CudaDevice::attention_forward(const AttentionForward& op) {
   require(op.value, op.key.shape(), "value");
   require(op.output, op.query.shape(), "output");
   require(op.log_sum_exp, {shape.batch, shape.heads, shape.query_rows}, "log_sum_exp");
-  visit_element_type(op.query.dtype(), [&]<typename T>() {
-    kernels::attention_forward<T>({.shape = shape,
-                                   .query = head_tensor<const T>(op.query),
-                                   .key = head_tensor<const T>(op.key),
-                                   .value = head_tensor<const T>(op.value),
-                                   .output = head_tensor<T>(op.output),
-                                   .log_sum_exp = op.log_sum_exp.as<float>()},
-                                  stream_);
+  visit_with_result(op.query, op.output, [&]<typename T, typename Output>() {
+    kernels::AttentionForwardArgs<T, Output> args;
+    args.shape = shape;
+    args.query = head_tensor<const T>(op.query);
+    args.key = head_tensor<const T>(op.key);
+    args.value = head_tensor<const T>(op.value);
+    args.output = head_tensor<Output>(op.output);
+    args.log_sum_exp = op.log_sum_exp.as<float>();
+    kernels::attention_forward(args, stream_);
   });
 }
 
@@ -521,22 +572,56 @@ void CudaDevice::attention_backward(const AttentionBackward& op) {
   require(op.d_query, op.query.shape(), "d_query");
   require(op.d_key, op.key.shape(), "d_key");
   require(op.d_value, op.key.shape(), "d_value");
-  void* scratch = workspace(kernels::attention_backward_workspace(shape));
-  visit_element_type(op.query.dtype(), [&]<typename T>() {
-    kernels::attention_backward<T>({.shape = shape,
-                                    .query = head_tensor<const T>(op.query),
-                                    .key = head_tensor<const T>(op.key),
-                                    .value = head_tensor<const T>(op.value),
-                                    .output = head_tensor<const T>(op.output),
-                                    .d_output = head_tensor<const T>(op.d_output),
-                                    .log_sum_exp = op.log_sum_exp.as<float>(),
-                                    .d_query = head_tensor<T>(op.d_query),
-                                    .d_key = head_tensor<T>(op.d_key),
-                                    .d_value = head_tensor<T>(op.d_value),
-                                    .accumulate = op.accumulate,
-                                    .workspace = scratch},
-                                   stream_);
+  visit_with_result(op.query, op.d_query, [&]<typename T, typename Gradient>() {
+    kernels::AttentionBackwardArgs<T, Gradient> args;
+    args.shape = shape;
+    args.query = head_tensor<const T>(op.query);
+    args.key = head_tensor<const T>(op.key);
+    args.value = head_tensor<const T>(op.value);
+    args.output = head_tensor<const T>(op.output);
+    args.d_output = head_tensor<const T>(op.d_output);
+    args.log_sum_exp = op.log_sum_exp.as<float>();
+    args.d_query = head_tensor<Gradient>(op.d_query);
+    args.d_key = head_tensor<Gradient>(op.d_key);
+    args.d_value = head_tensor<Gradient>(op.d_value);
+    args.accumulate = op.accumulate;
+    args.workspace = workspace(kernels::attention_backward_workspace<T>(shape));
+    kernels::attention_backward(args, stream_);
   });
+}
+
+void CudaDevice::router_backward(const RouterBackward& op) {
+  const RouterLosses& losses = op.losses;
+  const auto shape = router_operands<kernels::RouterShape>(losses.probabilities, op.experts, op.weights,
+                                                           losses.log_sum_exp, losses.rows, op.normalize);
+  require(losses.loads, {losses.loads.size(0), shape.experts}, "loads");
+  require(op.d_weights, op.weights.shape(), "d_weights");
+  require(op.d_logits, losses.probabilities.shape(), "d_logits");
+  kernels::router_backward(shape,
+                           {.probabilities = losses.probabilities.as<float>(),
+                            .chosen = op.experts.as<int32_t>(),
+                            .weights = op.weights.as<float>(),
+                            .log_sum_exp = losses.log_sum_exp.as<float>(),
+                            .d_weights = op.d_weights.as<float>(),
+                            .loads = losses.loads.as<float>(),
+                            .balance_scale = op.balance_scale,
+                            .z_scale = op.z_scale,
+                            .d_logits = op.d_logits.as<float>()},
+                           stream_);
+}
+
+void CudaDevice::router_losses(const RouterLosses& op, ExactSum& balance, ExactSum& z) {
+  const auto shape = router_operands<kernels::RouterShape>(op.probabilities, op.log_sum_exp, op.rows);
+  require(op.loads, {op.loads.size(0), shape.experts}, "loads");
+  if (shape.rows == 0) return;
+  std::vector<double> of_rows(static_cast<size_t>(2 * shape.rows));
+  const int64_t bytes = 2 * shape.rows * int64_t{sizeof(double)};
+  auto* on_device = static_cast<double*>(workspace(bytes));
+  kernels::router_losses(shape, op.probabilities.as<float>(), op.loads.as<float>(), op.log_sum_exp.as<float>(),
+                         on_device, stream_);
+  staging_.download(on_device, of_rows.data(), bytes);
+  balance.add(std::span<const double>(of_rows).first(static_cast<size_t>(shape.rows)));
+  z.add(std::span<const double>(of_rows).last(static_cast<size_t>(shape.rows)));
 }
 
 void CudaDevice::attention_merge(const AttentionMerge& op) {
