@@ -154,7 +154,9 @@ Gradients Engine::forward_backward(const LoadMicrobatch& load) {
   sum_over_ranks(communicator_.group(AxisSet::all(), Axis::dp), sums, "loss and squared norm");
   if (config_.model.moe) {
     std::vector<int64_t> words = result.routing.words();
-    communicator_.group(AxisSet::all(), Axis::dp)
+    // Biases move by it; what is for the metrics alone is not counted.
+    const bool counts = config_.model.moe->balance == config::MoeBalance::bias;
+    communicator_.group(AxisSet::all(), counts ? std::optional(Axis::dp) : std::nullopt)
         .all_reduce(Tensor(words.data(), DType::i64, {std::ssize(words)}), comm::Reduction::sum, "what routers did")
         .wait();
     result.routing.set_words(words);
