@@ -195,7 +195,9 @@ std::vector<Key> declare_keys() {
       KEY(data.mask_end_of_document, "false", any(), kFixed,
           "the prediction made from an end-of-document token does not count in the loss"),
       KEY(data.end_of_document, "null", at_least(0).or_null(), kFixed,
-          "token that ends a document, where the tokenizer (bytes) has none of its own; 37 is the % between fortunes"),
+          "token that ends a document, as the end of a file does, where the tokenizer (bytes) has none of its own; 37 "
+          "is the "
+          "% between fortunes"),
 
       KEY(checkpoint.every, "0", at_least(0), kFree, "steps between checkpoints; 0 = only at the end"),
       KEY(checkpoint.keep, "2", size(1), kFree, "newest checkpoints that are kept"),

@@ -34,10 +34,12 @@ Router::Router(parallel::ParameterStore& store, std::string name, int64_t layer,
       sequence_length_(config.model.seq_length),
       balance_scale_(balance_scale(config)),
       z_scale_(z_scale(config)) {
-  if (config_.capacity_factor)
-    capacity_ = static_cast<int64_t>(
-        std::ceil(*config_.capacity_factor * static_cast<double>(sequence_length_ * config_.top_k) /
-                  static_cast<double>(config_.experts)));
+  if (config_.capacity_factor) {
+    const int64_t slots = sequence_length_ * config_.top_k;  // no expert gets more of a sequence
+    const double share =
+        std::ceil(*config_.capacity_factor * static_cast<double>(slots) / static_cast<double>(config_.experts));
+    capacity_ = share < static_cast<double>(slots) ? static_cast<int64_t>(share) : slots;
+  }
   weight_ = &store.add({.name = name_ + ".weight",
                         .shape = {config_.experts, config.model.hidden_size},
                         .shards = {},

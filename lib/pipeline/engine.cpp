@@ -101,10 +101,10 @@ void Engine::check_memory(int64_t available_bytes) const {
   if (state <= available_bytes / ranks) return;
   fail(ExitCode::config,
        "model: parameters, gradients and optimizer state of {} ranks on node {} need {:.0f} MiB before any activation, "
-       "and {:.0f} MiB are free; choose a smaller model, fewer ranks a node, or parallel.zero.stage 1 over more data "
+       "and {:.0f} MiB are free; choose a smaller model, fewer ranks a node, {}or parallel.zero.stage 1 over more data "
        "ranks",
        ranks, communicator_.placement().node, static_cast<double>(state) / kMiB * static_cast<double>(ranks),
-       static_cast<double>(available_bytes) / kMiB);
+       static_cast<double>(available_bytes) / kMiB, config_.model.moe ? "a larger mesh.ep for the experts, " : "");
 }
 
 int64_t Engine::data_rank() const { return communicator_.group(kBatchAxes, std::nullopt).rank(); }
@@ -154,7 +154,9 @@ Gradients Engine::forward_backward(const LoadMicrobatch& load) {
   sum_over_ranks(communicator_.group(AxisSet::all(), Axis::dp), sums, "loss and squared norm");
   if (config_.model.moe) {
     std::vector<int64_t> words = result.routing.words();
-    communicator_.group(AxisSet::all(), Axis::dp)
+    // Biases move by it; what is for the metrics alone is not counted.
+    const bool counts = config_.model.moe->balance == config::MoeBalance::bias;
+    communicator_.group(AxisSet::all(), counts ? std::optional(Axis::dp) : std::nullopt)
         .all_reduce(Tensor(words.data(), DType::i64, {std::ssize(words)}), comm::Reduction::sum, "what routers did")
         .wait();
     result.routing.set_words(words);

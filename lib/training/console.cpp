@@ -9,6 +9,7 @@
 #include <fmt/ranges.h>
 
 #include "lib/config/enums.h"
+#include "lib/model/routing.h"
 #include "lib/pipeline/stage_split.h"
 
 namespace quintet::training {
@@ -94,6 +95,16 @@ void show_model(Log& log, const config::Config& config, int64_t parameters, doub
            config::name_of(model.position));
   log.info("          vocabulary {}, sequence {}, {:.4g} MFLOP a token, computed in {}", model.vocab_size,
            model.seq_length, flops_per_token / 1e6, config::name_of(config.precision.compute));
+  if (model.moe) {
+    const config::Moe& moe = *model.moe;
+    log.info("experts   {} of ffn {} in {} of the layers, {} a token{}; {} routing, balance {}", moe.experts,
+             moe.ffn_hidden_size, model::moe_layers(model), moe.top_k,
+             moe.shared_experts == 0 ? "" : fmt::format(" and {} shared", moe.shared_experts),
+             config::name_of(moe.routing), config::name_of(moe.balance));
+  }
+  if (config.mesh.cp > 1)
+    log.info("context   {} positions a rank by {}, balance {}", model.seq_length / config.mesh.cp,
+             config::name_of(config.parallel.context.method), config::name_of(config.parallel.context.balance));
   const config::Train& train = config.train;
   log.info("batch     {} sequences a step = {} tokens; {} a microbatch and data rank; ZeRO {}", train.global_batch_size,
            grouped(train.global_batch_size * model.seq_length), train.micro_batch_size, config.parallel.zero.stage);

@@ -18,7 +18,7 @@ struct Layout {
   Sizes sizes;
   int64_t E = 8, K = 2, shared = 0;
   int64_t zero = 1;
-  bool sequence_parallel = true, has_capacity = false;
+  bool sequence_parallel = true, has_capacity = false, has_bias = false;
   int64_t micro_batch = 1;
   int64_t L = 2, H = 32, N = 4, D = 8, F = 48, V = 257, S = 16;
 
@@ -27,8 +27,8 @@ struct Layout {
   int64_t tokens() const { return micro_batch * S; }
   bool splits() const { return sequence_parallel && sizes.tp > 1; }
   std::string text() const {
-    return fmt::format("{}; {} of {} experts and {} shared, ZeRO {}, sequence parallel {}, capacity {}", sizes.text(),
-                       K, E, shared, zero, sequence_parallel, has_capacity);
+    return fmt::format("{}; {} of {} experts and {} shared, ZeRO {}, sequence parallel {}, capacity {}, bias {}",
+                       sizes.text(), K, E, shared, zero, sequence_parallel, has_capacity, has_bias);
   }
   std::vector<std::string> overrides() const {
     std::vector<std::string> all = {"train.steps=1", "train.eval_steps=1", "model.moe.routing=round_robin"};
@@ -45,6 +45,7 @@ struct Layout {
     set("model.moe.shared_experts", shared);
     // 1.5 times the mean: nothing is dropped.
     if (has_capacity) set("model.moe.capacity_factor", 1.5);
+    if (has_bias) set("model.moe.balance", "bias");
     set("parallel.zero.stage", zero);
     set("parallel.sequence_parallel", sequence_parallel);
     set("train.micro_batch_size", micro_batch);
@@ -146,9 +147,9 @@ int64_t reduced_and_gathered(const Bucket& bucket, int64_t ranks) { return 2 * b
 int64_t data_bytes(const Layout& layout, int64_t d, int64_t rank) {
   constexpr int64_t kSumWords = 72;
   const int64_t ranks = layout.sizes.ranks();
-  int64_t elements = all_reduced(1, layout.data_ranks(), d);                      // count of tokens
-  elements += all_reduced(2 * kSumWords, ranks, rank);                            // loss and norm
-  elements += all_reduced(2 * kSumWords + 2 + layout.L * layout.E, ranks, rank);  // what routers did
+  int64_t elements = all_reduced(1, layout.data_ranks(), d);  // count of tokens
+  elements += all_reduced(2 * kSumWords, ranks, rank);        // loss and norm
+  if (layout.has_bias) elements += all_reduced(2 * kSumWords + 2 + layout.L * layout.E, ranks, rank);  // loads
   elements += reduced_and_gathered(dense_bucket(layout), layout.data_ranks());
   elements += reduced_and_gathered(expert_bucket(layout), layout.sizes.dp);
   return kElement * elements;
@@ -208,6 +209,7 @@ TEST_CASE("what ranks along ep hand over is the closed form, to the byte", "[qui
   require_closed_form({.sizes = {.ep = 1}, .E = 9, .K = 3});
   require_closed_form({.sizes = {.dp = 2, .ep = 4}, .E = 12, .K = 3, .shared = 1});
   require_closed_form({.sizes = {.ep = 2}, .K = 1, .has_capacity = true});
+  require_closed_form({.sizes = {.dp = 2, .ep = 2}, .has_bias = true});
 }
 
 TEST_CASE("what ranks along ep and tp hand over is the closed form, to the byte", "[quick][traffic][moe]") {
@@ -221,13 +223,13 @@ TEST_CASE("what ranks along ep and tp hand over is the closed form, to the byte"
 }
 
 TEST_CASE("experts' gradients stay off the wire where one data rank holds them", "[quick][traffic][moe]") {
-  // Twice as many experts, half of them a rank: nothing more under dp but their loads.
+  // Twice as many experts, half of them a rank: nothing more under dp but their routers.
   const auto data = [](int64_t experts) {
     const Layout layout = {.sizes = {.ep = 2}, .E = experts};
     return train(layout.overrides(), layout.sizes).comm_bytes.front()[Axis::dp];
   };
-  const int64_t routers = 2 * 8 * 32, loads = 2 * 8;
-  REQUIRE(data(16) - data(8) == kElement * (routers + loads));
+  const int64_t routers = 2 * 8 * 32;
+  REQUIRE(data(16) - data(8) == kElement * routers);
 }
 
 }  // namespace quintet::testing
