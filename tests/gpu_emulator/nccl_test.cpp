@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 
 #include <functional>
+#include <latch>
 #include <thread>
 
 #include "lib/base/dtype.h"
@@ -293,11 +294,16 @@ TEST_CASE("NCCL is held to the device's memory, when called and when it runs", "
     require_refusal(array, array.data() + 1, 3);
   });
   CHECK(problems == std::vector<std::string>(2));
-  const std::string report = report_of(2, [](const Rank& on) {
+  std::latch freed(1);
+  const std::string report = report_of(2, [&](const Rank& on) {
     float* memory = nullptr;
     cudaMalloc(&memory, 16);
     require_nccl(ncclAllReduce(memory, memory, 4, ncclFloat32, ncclSum, on.comm, on.stream));
-    if (on.rank == 1) cudaFree(memory);
+    if (on.rank == 1) {
+      cudaFree(memory);
+      freed.count_down();
+    }
+    freed.wait();  // nothing runs before somebody waits for a stream
     on.stream.synchronise();
     if (on.rank == 0) cudaFree(memory);
   });
