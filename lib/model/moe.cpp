@@ -43,12 +43,15 @@ void Moe::forward(Pass& pass, Tensor x, Tensor output, MoeSaved& saved) const {
   saved.returned = pass.keep({plan.sent_rows(), hidden});
   {
     const device::ArenaScope scope(pass.scratch);
+    // With one rank along ep nothing is sent: what would be is written where it would arrive, and where tensor ranks do
+    // not split rows either, parts are made and summed where they are kept.
     const bool stays = dispatch.ranks() == 1;
+    const bool in_place = stays && !pass.tensor.splits_rows();
     const Tensor sent = stays ? saved.received : pass.temporary(saved.returned.shape());
     pass.device.gather_rows({.input = x, .index = plan.row_of_slot, .output = sent});
     dispatch.send(plan, sent, saved.received, name_ + " rows");
     const Tensor rows = dispatch.gather(pass.scratch, plan, saved.received, name_ + " rows");
-    const Tensor parts = pass.temporary(rows.shape());
+    const Tensor parts = in_place ? saved.returned : pass.temporary(rows.shape());
     saved.experts.resize(experts_.size());
     for_experts(plan, [&](size_t e, int64_t first, int64_t count) {
       experts_[e].forward(pass, rows.rows(first, count), parts.rows(first, count), saved.experts[e]);
@@ -56,11 +59,8 @@ void Moe::forward(Pass& pass, Tensor x, Tensor output, MoeSaved& saved) const {
     pass.observe(name_ + " expert outputs", parts);
     parallel::ExpertDispatch::Sum sum = dispatch.start_sum(pass.scratch, plan, parts, name_ + " outputs");
     sum.done.wait();
-    if (stays) {
-      pass.device.copy(sum.total, saved.returned);
-    } else {
-      dispatch.send_back(plan, sum.total, saved.returned, name_ + " outputs");
-    }
+    if (stays && !in_place) pass.device.copy(sum.total, saved.returned);
+    if (!stays) dispatch.send_back(plan, sum.total, saved.returned, name_ + " outputs");
   }
   pass.device.combine_rows(
       {.input = saved.returned, .index = plan.slot_of_choice, .weights = saved.router.weights, .output = output});
