@@ -202,4 +202,24 @@ inline Mesh mesh_of(int64_t dp, int64_t tp) {
   return {{{dp, tp, 1, 1, 1}}, {Axis::tp, Axis::cp, Axis::ep, Axis::dp, Axis::pp}};
 }
 
+// On a mesh of dp and tp: the groups' operations are posted in another order on each rank.
+inline void check_groups_in_any_order(Rank& on) {
+  std::vector<ProcessGroup*> groups = {&on.communicator().group({Axis::dp}, Axis::dp),
+                                       &on.communicator().group({Axis::tp}, Axis::tp),
+                                       &on.communicator().group({Axis::dp, Axis::tp}, std::nullopt)};
+  std::rotate(groups.begin(), groups.begin() + on.rank() % 3, groups.end());
+  for (int round = 0; round < 3; ++round) {
+    std::vector<Tensor> tensors;
+    std::vector<Handle> handles;
+    for (ProcessGroup* group : groups) {
+      tensors.push_back(on.put(DType::fp32, values_of(on.rank(), 11)));
+      handles.push_back(group->all_reduce(tensors.back(), Reduction::sum, "a tensor"));
+    }
+    for (size_t i = groups.size(); i-- > 0;) {
+      handles[i].wait();
+      QUINTET_CHECK(on.read(tensors[i]) == reduced(groups[i]->members(), 11, Reduction::sum));
+    }
+  }
+}
+
 }  // namespace quintet::comm
