@@ -265,6 +265,7 @@ void check_batch(Review& review) {
 void check_schedule(Review& review) {
   const Schedule& schedule = review.config.schedule;
   if (!review.sound({"schedule.warmup_steps", "schedule.decay", "schedule.decay_steps"})) return;
+  if (!review.is_given("schedule.decay_steps")) return;  // a run may be all warm-up
   if (schedule.decay != Decay::constant && schedule.decay_steps <= schedule.warmup_steps) {
     review.problem({"schedule.decay_steps", "schedule.warmup_steps"},
                    "{} does not exceed schedule.warmup_steps ({}); choose at least {}, or schedule.decay constant",

@@ -67,6 +67,13 @@ int64_t times(int64_t a, int64_t b) {
   return __builtin_mul_overflow(a, b, &product) ? std::numeric_limits<int64_t>::max() : product;
 }
 
+// The last step, or the one after warm-up where the run is all warm-up: what a resolved config says can be read again.
+int64_t end_of_decay(const Config& config) {
+  const int64_t warmup = config.schedule.warmup_steps;
+  if (warmup < config.train.steps || warmup == std::numeric_limits<int64_t>::max()) return config.train.steps;
+  return warmup + 1;
+}
+
 // The member's name is the key's path, so the two cannot differ: this needs the preprocessor.
 #define KEY(member, default_text, ...) \
   accessed(                            \
@@ -177,8 +184,10 @@ std::vector<Key> declare_keys() {
       KEY(schedule.warmup_steps, "0", at_least(0), kNoted, "steps of linear warm-up"),
       KEY(schedule.decay, "cosine", any(), kNoted,
           "shape after warm-up; wsd = constant, then linear in the last fifth"),
-      DERIVED(schedule.decay_steps, "train.steps", c.train.steps, at_least(1), kNoted,
-              "step at which the decay ends; must exceed warmup_steps unless constant"),
+      DERIVED(
+          schedule.decay_steps, "train.steps", end_of_decay(c), at_least(1), kNoted,
+          "step at which the decay ends; must exceed warmup_steps unless constant; if not given and warm-up lasts as "
+          "long as the run, the step after warm-up, which the run does not reach"),
       KEY(schedule.min_learning_rate, "0.0", at_least(0), kNoted, "learning rate at the end of the decay"),
 
       KEY(data.train, "-", any(), kFixed, "training data: files, folders or globs, with or without weights"),

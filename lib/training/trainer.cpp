@@ -173,6 +173,9 @@ void Trainer::show_start() {
   show_data(*log_, data_.training, data_.validation);
   show_stages(*log_, config_);
   show_memory(*log_, communicator_, engine_->ledger(), "before the first step");
+  if (config_.schedule.warmup_steps >= config_.train.steps)
+    log_->info("note      schedule.warmup_steps ({}) lasts as long as train.steps ({}): the run is all warm-up",
+               config_.schedule.warmup_steps, config_.train.steps);
   if (config_.precision.gradients == config::GradientType::bf16)
     log_->info(
         "note      precision.gradients bf16 rounds sums of gradients: layouts and microbatches agree less than in "

@@ -85,5 +85,26 @@ class Commands(CommandLineTest):
                 self.assert_error(self.quintet(*arguments), 2, f"quintet {name} is not built yet")
 
 
+class ShippedConfigs(CommandLineTest):
+    """Three steps of the configs that a machine without a GPU can train, those of up to 32 ranks."""
+    RANKS = {"quickstart": 8, "five_axes": 32}
+
+    def test_three_steps_train(self):
+        for name, ranks in self.RANKS.items():
+            with self.subTest(name):
+                config = harness.ROOT / "configs" / f"{name}.yaml"
+                result = self.quintet("train", config, "--ranks", ranks, "train.steps=3", f"data.train={self.data}",
+                                      "device.kind=cpu", "device.threads=1")
+                self.assertEqual(result.code, 0, result)
+                all_warmup = "the run is all warm-up" in result.out
+                self.assertEqual(all_warmup, name == "quickstart", result)
+                lines = (self.folder / "runs" / name / "metrics.jsonl").read_text().splitlines()
+                self.assertEqual(sum('"loss"' in line for line in lines), 3)
+
+
+class LargeShippedConfigs(ShippedConfigs):
+    RANKS = {"seed_256": 256, "seed_384": 384}
+
+
 if __name__ == "__main__":
     harness.main()

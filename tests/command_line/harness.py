@@ -15,7 +15,8 @@ import tempfile
 import time
 import unittest
 
-LAUNCH = pathlib.Path(__file__).resolve().parents[2] / "scripts" / "launch"
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+LAUNCH = ROOT / "scripts" / "launch"
 BINARY = ""  # set by main()
 
 DEADLINE = 120  # seconds: what takes longer hangs

@@ -163,12 +163,22 @@ TEST_CASE("the global batch divides over data ranks and microbatches", "[quick][
 
 TEST_CASE("the decay ends after the warm-up unless the rate is constant", "[quick][config]") {
   CHECK(load_small().schedule.decay_steps == 10);
-  require_problem(
-      {"schedule.warmup_steps=10"},
-      "command line: schedule.warmup_steps=10: schedule.decay_steps: 10 does not exceed schedule.warmup_steps "
-      "(10); choose at least 11, or schedule.decay constant");
-  CHECK(load_small({"schedule.warmup_steps=9"}).schedule.warmup_steps == 9);
-  CHECK(load_small({"schedule.warmup_steps=10", "schedule.decay=constant"}).schedule.decay == Decay::constant);
+  require_problem({"schedule.warmup_steps=10", "schedule.decay_steps=10"},
+                  "command line: schedule.decay_steps=10: 10 does not exceed schedule.warmup_steps "
+                  "(10); choose at least 11, or schedule.decay constant");
+  CHECK(load_small({"schedule.warmup_steps=9", "schedule.decay_steps=10"}).schedule.warmup_steps == 9);
+  CHECK(load_small({"schedule.warmup_steps=10", "schedule.decay_steps=10", "schedule.decay=constant"}).schedule.decay ==
+        Decay::constant);
+}
+
+TEST_CASE("a run without decay_steps may be all warm-up", "[quick][config]") {
+  CHECK(load_small({"schedule.warmup_steps=9"}).schedule.decay_steps == 10);
+  for (const char* warmup : {"schedule.warmup_steps=10", "schedule.warmup_steps=400"}) {
+    const Config config = load_small({warmup});
+    CHECK(config.schedule.decay_steps == config.schedule.warmup_steps + 1);
+    CHECK(load_from_string(to_yaml(config), "resolved.yaml", {}, 1) == config);
+  }
+  CHECK(load_small({"schedule.warmup_steps=9223372036854775807"}).schedule.decay_steps == 10);
 }
 
 TEST_CASE("experts divide over their ranks, and a token goes to no more than there are", "[quick][config][moe]") {
