@@ -15,6 +15,7 @@ Tensor branch_gradient(Pass& pass, Tensor d_residual, const std::string& site) {
 
 Block::Block(parallel::ParameterStore& store, int64_t layer, const config::Config& config, const RopeTable& rope)
     : name_(fmt::format("layers.{}", layer)),
+      unit_(store.begin_unit(name_)),
       attention_norm_(store, name_ + ".attention_norm", config),
       attention_(store, name_ + ".attention", config.model, rope),
       mlp_norm_(store, name_ + ".mlp_norm", config) {
@@ -23,6 +24,7 @@ Block::Block(parallel::ParameterStore& store, int64_t layer, const config::Confi
   } else {
     mlp_.emplace(store, name_ + ".mlp", config.model, config.model.ffn_hidden_size);
   }
+  store.end_unit();
 }
 
 void Block::balance(device::Device& device, std::span<const int64_t> loads) const {

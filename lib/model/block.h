@@ -26,6 +26,9 @@ class Block {
   // Moves the balance biases of an MoE layer by a step's loads, [MoE layers of the model, E].
   void balance(device::Device& device, std::span<const int64_t> loads) const;
 
+  // What its user tells pass.units of around its passes; experts are a unit of their own within.
+  const parallel::Unit& unit() const { return unit_; }
+
   // Leaves the MLP's output as the stream's branch.
   void forward(Pass& pass, Stream& stream, BlockSaved& saved) const;
   // d_residual [T', H]: the gradient of the block's output, turned in place into that of its input.
@@ -33,6 +36,7 @@ class Block {
 
  private:
   std::string name_;  // "layers.I"
+  const parallel::Unit& unit_;
   Norm attention_norm_;
   Attention attention_;
   Norm mlp_norm_;

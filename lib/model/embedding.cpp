@@ -29,19 +29,22 @@ VocabularyShard shard_of(const parallel::Parameter& matrix, int64_t tensor_rank)
   return {.start = start, .rows = rows, .valid = std::clamp<int64_t>(matrix.spec().shape[0] - start, 0, rows)};
 }
 
-Embedding::Embedding(parallel::ParameterStore& store, const config::Model& config) {
+Embedding::Embedding(parallel::ParameterStore& store, const config::Model& config)
+    : unit_(store.begin_unit("embedding")) {
   table_ = &store.add(embedding_table(config, store.mesh()));
   if (config.position == config::Position::learned)
     positions_ = &store.add({.name = "position_embedding.weight",
                              .shape = {config.seq_length, config.hidden_size},
                              .shards = {},
                              .init = matrix_init(config)});
+  store.end_unit();
 }
 
 Tensor Embedding::forward(Pass& pass) const {
   const Tensor output = pass.keep({pass.local_tokens(), table_->shape()[1]});
   const device::ArenaScope scope(pass.scratch);
   const Tensor part = pass.tensor.part_of(pass.scratch, output);
+  pass.units.before(unit_, parallel::Use::forward);
   // Exactly one rank has the token's row; positions stand in the first rank's part.
   const bool adds_positions = positions_ != nullptr && pass.tensor.rank() == 0;
   pass.device.embedding_forward({.tokens = pass.batch.tokens,
@@ -50,6 +53,7 @@ Tensor Embedding::forward(Pass& pass) const {
                                  .position_table = adds_positions ? positions_->weight() : Tensor{},
                                  .positions = pass.batch.positions,
                                  .output = part});
+  pass.units.after(unit_, parallel::Use::forward);
   pass.tensor.reduce(part, output, "embedding output").wait();
   if (pass.dropout > 0) pass.device.add_dropout({}, output, pass.dropout_at(kSite), output);
   pass.observe("embedding output", output);
@@ -59,6 +63,7 @@ Tensor Embedding::forward(Pass& pass) const {
 void Embedding::backward(Pass& pass, Tensor d_output) const {
   const device::ArenaScope scope(pass.scratch);
   if (pass.dropout > 0) pass.device.add_dropout({}, d_output, pass.dropout_at(kSite), d_output);
+  pass.units.before(unit_, parallel::Use::backward_weight);
   pass.device.embedding_backward(
       {.tokens = pass.batch.tokens,
        .vocabulary_start = shard_of(*table_, pass.tensor.rank()).start,
@@ -66,6 +71,7 @@ void Embedding::backward(Pass& pass, Tensor d_output) const {
        .d_output = pass.tensor.gather(pass.scratch, d_output, "embedding output gradient"),
        .table_gradient = table_->gradient(),
        .position_table_gradient = positions_ != nullptr ? positions_->gradient() : Tensor{}});
+  pass.units.after(unit_, parallel::Use::backward_weight);
 }
 
 }  // namespace quintet::model

@@ -29,8 +29,10 @@ class Embedding {
 
   // [V, H]; the head's weight too where embeddings are tied.
   const parallel::Parameter& table() const { return *table_; }
+  const parallel::Unit& unit() const { return unit_; }
 
  private:
+  const parallel::Unit& unit_;
   const parallel::Parameter* table_;
   const parallel::Parameter* positions_ = nullptr;  // [S, H]
 };

@@ -1,19 +1,38 @@
 #include "lib/model/head.h"
 
-#include "lib/model/embedding.h"
-
 namespace quintet::model {
 
-Head::Head(parallel::ParameterStore& store, const config::Config& config, const parallel::Parameter* tied)
-    : norm_(store, "final_norm", config), weight_(tied) {
-  if (weight_ != nullptr) return;
-  weight_ = &store.add(config.model.tie_embeddings ? embedding_table(config.model, store.mesh())
-                                                   : vocabulary_matrix("output.weight", config.model, store.mesh()));
+namespace {
+parallel::Use borrowed(parallel::Use use) {
+  return use == parallel::Use::backward ? parallel::Use::backward_borrowed : use;
+}
+}  // namespace
+
+Head::Head(parallel::ParameterStore& store, const config::Config& config, const Embedding* tied)
+    : unit_(store.begin_unit("head")),
+      lender_(tied != nullptr ? &tied->unit() : nullptr),
+      norm_(store, "final_norm", config),
+      weight_(tied != nullptr ? &tied->table() : nullptr) {
+  if (weight_ == nullptr)
+    weight_ = &store.add(config.model.tie_embeddings ? embedding_table(config.model, store.mesh())
+                                                     : vocabulary_matrix("output.weight", config.model, store.mesh()));
+  store.end_unit();
+}
+
+void Head::before(Pass& pass, parallel::Use use) const {
+  pass.units.before(unit_, use);
+  if (lender_ != nullptr) pass.units.before(*lender_, borrowed(use));
+}
+
+void Head::after(Pass& pass, parallel::Use use) const {
+  if (lender_ != nullptr) pass.units.after(*lender_, borrowed(use));
+  pass.units.after(unit_, use);
 }
 
 void Head::forward(Pass& pass, Stream& stream, HeadSaved& saved, ExactSum& loss) const {
   const VocabularyShard shard = shard_of(*weight_, pass.tensor.rank());
   const int64_t tokens = pass.tokens();
+  before(pass, parallel::Use::forward);
   saved.input = norm_.forward(pass, stream, saved.norm);
   saved.logits = pass.keep({tokens, shard.rows});
   saved.maximum = pass.keep_statistics({tokens});
@@ -21,6 +40,7 @@ void Head::forward(Pass& pass, Stream& stream, HeadSaved& saved, ExactSum& loss)
   const device::ArenaScope scope(pass.scratch);
   const Tensor whole = pass.tensor.gather(pass.scratch, saved.input, "head input");
   pass.device.linear_forward({.x = whole, .weight = weight_->weight(), .output = saved.logits});
+  after(pass, parallel::Use::forward);
   pass.observe("logits", saved.logits);
 
   // Each rank's maximum, sum of exponentials and target logit [3, T] give those of the whole vocabulary.
@@ -52,6 +72,7 @@ void Head::forward(Pass& pass, Stream& stream, HeadSaved& saved, ExactSum& loss)
 void Head::backward(Pass& pass, const HeadSaved& saved, Tensor d_residual) const {
   const device::ArenaScope scope(pass.scratch);
   const VocabularyShard shard = shard_of(*weight_, pass.tensor.rank());
+  before(pass, parallel::Use::backward);
   pass.device.cross_entropy_gradient({.logits = saved.logits,
                                       .targets = pass.batch.targets,
                                       .vocabulary_start = shard.start,
@@ -69,6 +90,7 @@ void Head::backward(Pass& pass, const HeadSaved& saved, Tensor d_residual) const
   reduced.wait();
   pass.device.fill(d_residual, 0);
   norm_.backward(pass, d_normed, d_residual, saved.norm);
+  after(pass, parallel::Use::backward);
 }
 
 }  // namespace quintet::model

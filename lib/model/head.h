@@ -3,6 +3,7 @@
 #pragma once
 
 #include "lib/config/config.h"
+#include "lib/model/embedding.h"
 #include "lib/model/norm.h"
 #include "lib/model/pass.h"
 
@@ -17,9 +18,9 @@ struct HeadSaved {
 
 class Head {
  public:
-  // `tied` is the embedding table where this stage holds it. Without it a tied head brings a copy of its own, and an
-  // untied one output.weight.
-  Head(parallel::ParameterStore& store, const config::Config& config, const parallel::Parameter* tied);
+  // `tied` is the embedding where this rank holds it: the head borrows its table. Without it a tied head brings a copy
+  // of its own, and an untied one output.weight.
+  Head(parallel::ParameterStore& store, const config::Config& config, const Embedding* tied);
 
   // Adds the losses of the tokens that count to `loss`, on the first tensor rank.
   void forward(Pass& pass, Stream& stream, HeadSaved& saved, ExactSum& loss) const;
@@ -27,6 +28,12 @@ class Head {
   void backward(Pass& pass, const HeadSaved& saved, Tensor d_residual) const;
 
  private:
+  // Before and after a use of its own unit, and of the one that it borrows from.
+  void before(Pass& pass, parallel::Use use) const;
+  void after(Pass& pass, parallel::Use use) const;
+
+  const parallel::Unit& unit_;
+  const parallel::Unit* lender_;  // the embedding's, where the table is borrowed
   Norm norm_;
   const parallel::Parameter* weight_;  // [V, H]
 };

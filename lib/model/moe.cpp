@@ -13,11 +13,13 @@ void add(Pass& pass, Tensor sum, Tensor other) { pass.device.add_dropout(sum, ot
 Moe::Moe(parallel::ParameterStore& store, std::string name, int64_t layer, const config::Config& config)
     : name_(std::move(name)), router_(store, name_ + ".router", layer, config) {
   const config::Moe& moe = *config.model.moe;
+  experts_unit_ = &store.begin_unit(name_ + ".experts");
   for (int64_t j = 0; j < moe.experts; ++j) {
     const parallel::Expert expert = {.index = j, .count = moe.experts};
     if (expert.rank_of(store.mesh()) == store.coordinate()[Axis::ep])
       experts_.emplace_back(store, fmt::format("{}.experts.{}", name_, j), config.model, moe.ffn_hidden_size, expert);
   }
+  store.end_unit();
   for (int64_t j = 0; j < moe.shared_experts; ++j)
     shared_.emplace_back(store, fmt::format("{}.shared.{}", name_, j), config.model, moe.ffn_hidden_size);
 }
@@ -53,9 +55,11 @@ void Moe::forward(Pass& pass, Tensor x, Tensor output, MoeSaved& saved) const {
     const Tensor rows = dispatch.gather(pass.scratch, plan, saved.received, name_ + " rows");
     const Tensor parts = in_place ? saved.returned : pass.temporary(rows.shape());
     saved.experts.resize(experts_.size());
+    pass.units.before(*experts_unit_, parallel::Use::forward);
     for_experts(plan, [&](size_t e, int64_t first, int64_t count) {
       experts_[e].forward(pass, rows.rows(first, count), parts.rows(first, count), saved.experts[e]);
     });
+    pass.units.after(*experts_unit_, parallel::Use::forward);
     pass.observe(name_ + " expert outputs", parts);
     parallel::ExpertDispatch::Sum sum = dispatch.start_sum(pass.scratch, plan, parts, name_ + " outputs");
     sum.done.wait();
@@ -96,6 +100,7 @@ void Moe::backward(Pass& pass, Tensor d_output, Tensor d_x, const MoeSaved& save
   const Tensor rows = dispatch.gather(pass.scratch, plan, saved.received, name_ + " rows again");
   const Tensor d_parts = pass.temporary(rows.shape());
   std::vector<FeedForwardGradients> gradients(experts_.size());
+  pass.units.before(*experts_unit_, parallel::Use::backward);
   for_experts(plan, [&](size_t e, int64_t first, int64_t count) {
     gradients[e] =
         experts_[e].backward_input(pass, d_rows.rows(first, count), d_parts.rows(first, count), saved.experts[e]);
@@ -106,6 +111,7 @@ void Moe::backward(Pass& pass, Tensor d_output, Tensor d_x, const MoeSaved& save
     experts_[e].backward_weight(pass, rows.rows(first, count), d_rows.rows(first, count), saved.experts[e],
                                 gradients[e]);
   });
+  pass.units.after(*experts_unit_, parallel::Use::backward);
   sum.done.wait();
   Tensor d_sent = sum.total;
   if (!stays) {

@@ -41,6 +41,7 @@ class Moe {
 
   std::string name_;
   Router router_;
+  const parallel::Unit* experts_unit_;
   std::vector<FeedForward> experts_;
   std::deque<Mlp> shared_;
 };

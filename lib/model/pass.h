@@ -15,6 +15,7 @@
 #include "lib/parallel/context_region.h"
 #include "lib/parallel/expert_dispatch.h"
 #include "lib/parallel/tensor_region.h"
+#include "lib/parallel/unit.h"
 
 namespace quintet::model {
 
@@ -41,6 +42,7 @@ struct Pass {
   device::Arena& scratch;  // given back in the order of a stack, within a layer
   const parallel::TensorRegion& tensor;
   const parallel::ContextRegion& context;
+  parallel::UnitObserver& units;  // told of every use of parameters
   const Microbatch& batch;
   device::ElementTypes types;
   double dropout = 0;  // probability; 0 in evaluation

@@ -5,17 +5,11 @@ namespace quintet::model {
 Stage::Stage(parallel::ParameterStore& store, const config::Config& config, const RopeTable& rope,
              const StagePart& part)
     : part_(part) {
-  const auto mark = [&] { first_parameter_.push_back(store.parameters().size()); };
-  mark();
   if (part.is_first) embedding_.emplace(store, config.model);
-  for (int64_t layer = part.first_layer; layer < part.first_layer + part.layers; ++layer) {
-    mark();
+  for (int64_t layer = part.first_layer; layer < part.first_layer + part.layers; ++layer)
     blocks_.emplace_back(store, layer, config, rope);
-  }
-  mark();
   const bool holds_table = config.model.tie_embeddings && part.is_first;
-  if (part.is_last) head_.emplace(store, config, holds_table ? &embedding_->table() : nullptr);
-  mark();
+  if (part.is_last) head_.emplace(store, config, holds_table ? &*embedding_ : nullptr);
 }
 
 void Stage::balance(device::Device& device, std::span<const int64_t> loads) const {
@@ -28,7 +22,11 @@ void Stage::forward(Pass& pass, Tensor input, Tensor output, StageSaved& saved, 
   Stream stream;
   stream.residual = embedding_ ? embedding_->forward(pass) : input;
   stream.branch = pass.temporary(stream.residual.shape());
-  for (size_t i = 0; i < blocks_.size(); ++i) blocks_[i].forward(pass, stream, saved.blocks[i]);
+  for (size_t i = 0; i < blocks_.size(); ++i) {
+    pass.units.before(blocks_[i].unit(), parallel::Use::forward);
+    blocks_[i].forward(pass, stream, saved.blocks[i]);
+    pass.units.after(blocks_[i].unit(), parallel::Use::forward);
+  }
   if (head_) {
     head_->forward(pass, stream, saved.head, loss);
   } else {
@@ -37,19 +35,15 @@ void Stage::forward(Pass& pass, Tensor input, Tensor output, StageSaved& saved, 
   }
 }
 
-void Stage::backward(Pass& pass, const StageSaved& saved, Tensor d_stream, const GradientsDone& done) const {
+void Stage::backward(Pass& pass, const StageSaved& saved, Tensor d_stream) const {
   const device::ArenaScope scope(pass.scratch);
-  const auto finished = [&](size_t part) {
-    if (done) done(first_parameter_[part], first_parameter_[part + 1]);
-  };
   if (head_) head_->backward(pass, saved.head, d_stream);
-  finished(blocks_.size() + 1);
   for (size_t i = blocks_.size(); i-- > 0;) {
+    pass.units.before(blocks_[i].unit(), parallel::Use::backward);
     blocks_[i].backward(pass, d_stream, saved.blocks[i]);
-    finished(i + 1);
+    pass.units.after(blocks_[i].unit(), parallel::Use::backward);
   }
   if (embedding_) embedding_->backward(pass, d_stream);
-  finished(0);
 }
 
 }  // namespace quintet::model

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <deque>
-#include <functional>
 #include <optional>
 #include <vector>
 
@@ -24,9 +23,6 @@ struct StageSaved {
   HeadSaved head;
 };
 
-// Told, in the order of backward, that the gradients of parameters [first, last) of the store take no more additions.
-using GradientsDone = std::function<void(size_t first, size_t last)>;
-
 class Stage {
  public:
   // Registers the part's parameters in `store`, from the embedding to the head.
@@ -37,8 +33,8 @@ class Stage {
   // kept in `saved`.
   void forward(Pass& pass, Tensor input, Tensor output, StageSaved& saved, ExactSum& loss) const;
   // Adds the microbatch's gradients to the store's. d_stream [T', H]: in, the gradient of the output, but on the last
-  // stage, which makes it; out, that of the input, but on the first, which uses it up. `done` may be empty.
-  void backward(Pass& pass, const StageSaved& saved, Tensor d_stream, const GradientsDone& done) const;
+  // stage, which makes it; out, that of the input, but on the first, which uses it up.
+  void backward(Pass& pass, const StageSaved& saved, Tensor d_stream) const;
 
   // Moves the balance biases of MoE layers by a step's loads over all ranks, [MoE layers of the model, E].
   void balance(device::Device& device, std::span<const int64_t> loads) const;
@@ -50,7 +46,6 @@ class Stage {
   std::optional<Embedding> embedding_;
   std::deque<Block> blocks_;
   std::optional<Head> head_;
-  std::vector<size_t> first_parameter_;  // of embedding, each block, head; then the end
 };
 
 }  // namespace quintet::model

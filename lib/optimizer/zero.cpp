@@ -55,18 +55,29 @@ ZeroOptimizer::Range ZeroOptimizer::updated(const parallel::Bucket& bucket) cons
   return shards_state_ ? owned(bucket) : Range{bucket.begin, bucket.elements};
 }
 
-void ZeroOptimizer::begin_step() {
+void ZeroOptimizer::begin_step(int64_t microbatches) {
   device_.fill(store_.all_gradients(), 0);
+  open_.assign(store_.units().size(), microbatches);
   missing_.clear();
   for (const parallel::Bucket& bucket : store_.buckets()) missing_.push_back(bucket.parameters.size());
   reductions_.clear();
 }
 
-void ZeroOptimizer::gradients_done(size_t first, size_t last) {
-  for (size_t i = last; i-- > first;) {
-    if (!store_.parameters()[i].spec().trained) continue;
-    const auto bucket = static_cast<size_t>(store_.parameters()[i].bucket());
-    QUINTET_CHECK(missing_[bucket] > 0, "{} is done twice", store_.parameters()[i].name());
+void ZeroOptimizer::begin_pass_without_reduction() {
+  device_.fill(store_.all_gradients(), 0);
+  open_.clear();
+}
+
+void ZeroOptimizer::before(const parallel::Unit& /*unit*/, parallel::Use /*use*/) {}
+
+void ZeroOptimizer::after(const parallel::Unit& unit, parallel::Use use) {
+  communicator_.progress();
+  if (!parallel::completes_gradients(use) || open_.empty()) return;
+  QUINTET_CHECK(open_[unit.index] > 0, "{} has more backward passes than microbatches", unit.name);
+  if (--open_[unit.index] > 0) return;
+  for (auto parameter = unit.parameters.rbegin(); parameter != unit.parameters.rend(); ++parameter) {
+    if (!(*parameter)->spec().trained) continue;
+    const auto bucket = static_cast<size_t>((*parameter)->bucket());
     if (--missing_[bucket] == 0 && overlap_) start_reduction(bucket);
   }
 }

@@ -17,7 +17,7 @@
 
 namespace quintet::optimizer {
 
-class ZeroOptimizer {
+class ZeroOptimizer : public parallel::UnitObserver {
  public:
   // `store` must be allocated.
   ZeroOptimizer(device::Device& device, device::MemoryLedger& ledger, comm::Communicator& communicator,
@@ -25,11 +25,13 @@ class ZeroOptimizer {
 
   // Draws the master weights, where weights are roundings of them.
   void initialise(uint64_t seed);
-  // Clears the gradients.
-  void begin_step();
-  // The gradients of the store's parameters [first, last) take no more additions in this step. Every parameter is named
-  // once a step; a bucket whose parameters are all done starts its reduction, with `overlap` at once.
-  void gradients_done(size_t first, size_t last);
+  // Clears the gradients. Each unit's will be completed `microbatches` times; a bucket whose units all are final starts
+  // its reduction, with `overlap` at once.
+  void begin_step(int64_t microbatches);
+  // Clears the gradients for passes after which they stay what this rank found; the step cannot go on.
+  void begin_pass_without_reduction();
+  void before(const parallel::Unit& unit, parallel::Use use) override;
+  void after(const parallel::Unit& unit, parallel::Use use) override;
   // Returns when this rank's pieces hold sums over all ranks that saw a part of them.
   void finish_reduction();
   // Adds the squares of this rank's share of the reduced gradient: over all ranks each parameter counts once.
@@ -60,7 +62,8 @@ class ZeroOptimizer {
   bool overlap_;
   device::Buffer first_moment_, second_moment_, master_;  // of the updated ranges, bucket after bucket
   std::vector<int64_t> state_offset_;                     // of each bucket in them
-  std::vector<size_t> missing_;                           // parameters of each bucket that are not done
+  std::vector<int64_t> open_;                             // microbatches that each unit's gradients still lack
+  std::vector<size_t> missing_;                           // parameters of each bucket that are not final
   std::vector<comm::Handle> reductions_;
   std::optional<ReplicaSums> replica_sums_;
   int64_t updates_ = 0;

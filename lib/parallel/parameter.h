@@ -9,6 +9,7 @@
 
 #include "lib/device/tensor.h"
 #include "lib/mesh/mesh.h"
+#include "lib/parallel/unit.h"
 
 namespace quintet::parallel {
 

@@ -17,9 +17,22 @@ bool stands_alone(const Parameter& parameter) { return parameter.spec().sums_ove
 
 }  // namespace
 
+const Unit& ParameterStore::begin_unit(std::string name) {
+  Unit& unit = units_.emplace_back(Unit{.name = std::move(name), .index = units_.size(), .parameters = {}});
+  open_units_.push_back(&unit);
+  return unit;
+}
+
+void ParameterStore::end_unit() {
+  QUINTET_CHECK(!open_units_.empty(), "no unit has begun");
+  open_units_.pop_back();
+}
+
 Parameter& ParameterStore::add(ParameterSpec spec) {
   QUINTET_CHECK(buckets_.empty(), "{} comes after allocation", spec.name);
+  QUINTET_CHECK(!open_units_.empty(), "{} belongs to no unit", spec.name);
   Parameter& parameter = parameters_.emplace_back();
+  open_units_.back()->parameters.push_back(&parameter);
   parameter.shape_ = shard_shape(spec, mesh_);
   parameter.spec_ = std::move(spec);
   return parameter;

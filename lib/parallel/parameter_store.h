@@ -37,7 +37,11 @@ class ParameterStore {
   ParameterStore(const ParameterStore&) = delete;
   ParameterStore& operator=(const ParameterStore&) = delete;
 
-  // Registers a parameter; the reference stays valid. Layers register in forward order.
+  // What is added from here to its end belongs to a new unit of this name; the reference stays valid. A unit may begin
+  // within another, which goes on afterwards.
+  const Unit& begin_unit(std::string name);
+  void end_unit();
+  // Registers a parameter of the unit that began last; the reference stays valid. Layers register in forward order.
   Parameter& add(ParameterSpec spec);
 
   // Lays out the buckets. `bucket_bytes` bounds a bucket's gradients; a parameter larger than that has a bucket of its
@@ -53,6 +57,7 @@ class ParameterStore {
   void draw(device::Device& device, uint64_t seed, const ParameterSpan& span, Tensor values) const;
 
   const std::deque<Parameter>& parameters() const { return parameters_; }
+  const std::deque<Unit>& units() const { return units_; }
   std::span<const Bucket> buckets() const { return buckets_; }
   // Elements of the flat buffers, padding included.
   int64_t flat_elements() const;
@@ -71,6 +76,8 @@ class ParameterStore {
   const Mesh& mesh_;
   Coordinate coordinate_;
   std::deque<Parameter> parameters_;
+  std::deque<Unit> units_;
+  std::vector<Unit*> open_units_;
   std::vector<Bucket> buckets_;
   device::ElementTypes types_;
   device::Buffer weights_, gradients_, untrained_;

@@ -115,21 +115,14 @@ int64_t Engine::microbatches() const {
   return div_exact(config_.train.global_batch_size, config_.train.micro_batch_size * data_ranks());
 }
 
-void Engine::run_microbatches(ExactSum& loss, model::RoutingTotals& routing, bool reduce,
-                              const ActionObserver& observer) {
+void Engine::run_microbatches(ExactSum& loss, model::RoutingTotals& routing, const ActionObserver& observer) {
   Execution execution{
+      .units = *optimizer_,
       .training = true,
       .loss_scale = loss_scale_,
       .batch = [this](int64_t microbatch) -> data::Batch& { return batches_[static_cast<size_t>(microbatch)]; },
-      .done = {},
-      .last_backward = microbatches() - 1,
       .observer = observer,
       .routing = &routing};
-  if (reduce)
-    execution.done = [this](size_t first, size_t end) {
-      optimizer_->gradients_done(first, end);
-      communicator_.progress();
-    };
   const std::vector<Action> list =
       actions(config_.parallel.pipeline.schedule, config_.mesh.pp, store_.coordinate()[Axis::pp], microbatches());
   executor_->run(list, execution, loss);
@@ -144,11 +137,11 @@ Gradients Engine::forward_backward(const LoadMicrobatch& load) {
   }
   sum_count(communicator_.group(kTokenAxes, Axis::dp), result.counted);
   loss_scale_ = result.counted == 0 ? 0 : 1.0 / static_cast<double>(result.counted);
-  optimizer_->begin_step();
+  optimizer_->begin_step(microbatches());
 
   std::array<ExactSum, 2> sums;  // loss, squared norm
   result.routing = model::RoutingTotals::zero(config_.model);
-  run_microbatches(sums[0], result.routing, /*reduce=*/true, {});
+  run_microbatches(sums[0], result.routing, {});
   optimizer_->finish_reduction();
   optimizer_->add_squared_norm(sums[1]);
   sum_over_ranks(communicator_.group(AxisSet::all(), Axis::dp), sums, "loss and squared norm");
@@ -174,13 +167,8 @@ void Engine::update(double learning_rate, const Gradients& gradients) {
 double Engine::evaluate(int64_t microbatches, const LoadMicrobatch& load) {
   int64_t counted = 0;
   data::Batch batch;
-  Execution execution{.training = false,
-                      .loss_scale = 0,
-                      .batch = {},
-                      .done = {},
-                      .last_backward = -1,
-                      .observer = {},
-                      .routing = nullptr};
+  Execution execution{
+      .units = *optimizer_, .training = false, .loss_scale = 0, .batch = {}, .observer = {}, .routing = nullptr};
   execution.batch = [&](int64_t microbatch) -> data::Batch& {
     load(microbatch, batch);
     counted += batch.counted;
@@ -212,10 +200,10 @@ std::string Engine::first_non_finite() {
   };
   for (const parallel::Parameter& parameter : store_.parameters())
     look(0, Action::forward(0), parameter.name(), parameter.weight());
-  device_.fill(store_.all_gradients(), 0);
+  optimizer_->begin_pass_without_reduction();
   ExactSum loss;
   model::RoutingTotals routing = model::RoutingTotals::zero(config_.model);
-  run_microbatches(loss, routing, /*reduce=*/false, [&](const Action& action, const std::string& name, Tensor tensor) {
+  run_microbatches(loss, routing, [&](const Action& action, const std::string& name, Tensor tensor) {
     look(1, action, name, tensor);
   });
   for (const parallel::Parameter& parameter : store_.parameters())

@@ -103,8 +103,7 @@ void Executor::backward(const Action& action, const Execution& execution) {
   model::Pass backward = pass(in_flight, execution, execution.observer ? &observer : nullptr);
   {
     const Stopwatch stopwatch(computed_seconds_);
-    const bool completes = action.microbatch == execution.last_backward;
-    stage_.backward(backward, in_flight.saved, gradient->message, completes ? execution.done : model::GradientsDone{});
+    stage_.backward(backward, in_flight.saved, gradient->message);
   }
   if (part.is_first) {
     free_.push_back(std::move(gradient));
@@ -156,6 +155,7 @@ model::Pass Executor::pass(InFlight& in_flight, const Execution& execution, cons
           .scratch = scratch_,
           .tensor = tensor_,
           .context = context_,
+          .units = execution.units,
           .batch = in_flight.batch,
           .types = types_,
           .dropout = execution.training ? config_.model.dropout : 0,

@@ -29,13 +29,11 @@ using ActionObserver = std::function<void(const Action& action, const std::strin
 
 // What a run of a list is for.
 struct Execution {
-  bool training = true;   // else an evaluation: no dropout, and nothing is kept after a forward
-  double loss_scale = 0;  // 1 / tokens that count in the global batch
+  parallel::UnitObserver& units;  // told of every use of parameters
+  bool training = true;           // else an evaluation: no dropout, and nothing is kept after a forward
+  double loss_scale = 0;          // 1 / tokens that count in the global batch
   // The batch of a microbatch, on the host; asked for once, when the microbatch begins.
   std::function<data::Batch&(int64_t microbatch)> batch;
-  // Told while `last_backward`'s backward finishes gradients; may be empty.
-  model::GradientsDone done;
-  int64_t last_backward = -1;
   ActionObserver observer;                  // may be empty
   model::RoutingTotals* routing = nullptr;  // where the routers of a training step count
 };

@@ -10,9 +10,11 @@ namespace {
 constexpr std::array<Axis, kAxisCount> kOrder = {Axis::tp, Axis::cp, Axis::ep, Axis::dp, Axis::pp};
 
 void add_some(ParameterStore& store) {
+  store.begin_unit("unit");
   store.add({.name = "first", .shape = {10, 7}, .init = Init::normal(0.5)});
   store.add({.name = "second", .shape = {33}, .init = Init::ones()});
   store.add({.name = "third", .shape = {8, 6}, .shards = {{Axis::tp, 0}}, .init = Init::normal(1)});
+  store.end_unit();
 }
 
 }  // namespace
@@ -95,6 +97,7 @@ TEST_CASE("matrices decay and vectors do not", "[quick][parallel]") {
 
 // A layer's parameters between those of two others, and two experts of four.
 void add_layer_with_experts(ParameterStore& store) {
+  store.begin_unit("layer");
   store.add({.name = "norm", .shape = {16}});
   for (int64_t j = 0; j < 4; ++j) {
     const Expert expert = {.index = j, .count = 4};
@@ -103,6 +106,7 @@ void add_layer_with_experts(ParameterStore& store) {
   }
   store.add({.name = "bias", .shape = {4}, .trained = false});
   store.add({.name = "output", .shape = {6, 16}});
+  store.end_unit();
 }
 
 TEST_CASE("experts stand in buckets of their own that data and context ranks share", "[quick][parallel][moe]") {
