@@ -24,9 +24,9 @@ Attention::Attention(parallel::ParameterStore& store, std::string name, const co
   if (config.qk_norm) {
     const parallel::ParameterSpec scale{.name = {},
                                         .shape = {head_dim_},
-                                        .shards = {},
-                                        .init = parallel::Init::ones(),
-                                        .sums_over_tp = true};  // one scale for the heads of all ranks
+                                        // One scale for the heads of all ranks.
+                                        .along = parallel::placements(parallel::Placement::parts()),
+                                        .init = parallel::Init::ones()};
     parallel::ParameterSpec query_scale = scale, key_scale = scale;
     query_scale.name = name_ + ".query_norm.weight";
     key_scale.name = name_ + ".key_norm.weight";

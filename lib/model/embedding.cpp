@@ -14,13 +14,13 @@ parallel::ParameterSpec vocabulary_matrix(const std::string& name, const config:
   const int64_t padded = round_up(config.vocab_size, mesh.size(Axis::tp));
   return {.name = name,
           .shape = {config.vocab_size, config.hidden_size},
-          .shards = {{.axis = Axis::tp, .dimension = 0, .padded = padded}},
+          .along = parallel::placements(parallel::Placement::split(/*dimension=*/0, padded)),
           .init = matrix_init(config)};
 }
 
 parallel::ParameterSpec embedding_table(const config::Model& config, const Mesh& mesh) {
   parallel::ParameterSpec spec = vocabulary_matrix("embedding.weight", config, mesh);
-  spec.sums_over_ends = config.tie_embeddings && mesh.size(Axis::pp) > 1;
+  if (config.tie_embeddings && mesh.size(Axis::pp) > 1) spec.along[Axis::pp] = parallel::Placement::end_parts();
   return spec;
 }
 
@@ -35,7 +35,6 @@ Embedding::Embedding(parallel::ParameterStore& store, const config::Model& confi
   if (config.position == config::Position::learned)
     positions_ = &store.add({.name = "position_embedding.weight",
                              .shape = {config.seq_length, config.hidden_size},
-                             .shards = {},
                              .init = matrix_init(config)});
   store.end_unit();
 }

@@ -16,15 +16,15 @@ device::Activation activation_of(const config::Model& config) {
 }  // namespace
 
 FeedForward::FeedForward(parallel::ParameterStore& store, const std::string& name, const config::Model& config,
-                         int64_t inner, std::optional<parallel::Expert> expert)
+                         int64_t inner, parallel::Placement along_ep)
     : gated_(config.activation == config::Activation::swiglu), activation_(activation_of(config)) {
   const int64_t hidden = config.hidden_size;
   const LinearOptions columns = {
-      .split = Split::column, .bias = config.bias, .init = matrix_init(config), .expert = expert};
+      .split = Split::column, .bias = config.bias, .init = matrix_init(config), .along_ep = along_ep};
   if (gated_) gate_ = Linear(store, name + ".gate", inner, hidden, columns);
   up_ = Linear(store, name + ".up", inner, hidden, columns);
   down_ = Linear(store, name + ".down", hidden, inner,
-                 {.split = Split::row, .bias = config.bias, .init = residual_init(config), .expert = expert});
+                 {.split = Split::row, .bias = config.bias, .init = residual_init(config), .along_ep = along_ep});
 }
 
 void FeedForward::forward(Pass& pass, Tensor x, Tensor output, FeedForwardSaved& saved) const {

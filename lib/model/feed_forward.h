@@ -2,7 +2,6 @@
 // up x) for swiglu (Shazeer 2020). Split by columns, then rows, over tp; the dense MLP and every expert are one.
 #pragma once
 
-#include <optional>
 #include <string>
 
 #include "lib/config/config.h"
@@ -24,7 +23,7 @@ class FeedForward {
   FeedForward() = default;
   // Registers `name`.{gate,up,down}. `inner` is the whole inner width.
   FeedForward(parallel::ParameterStore& store, const std::string& name, const config::Model& config, int64_t inner,
-              std::optional<parallel::Expert> expert = {});
+              parallel::Placement along_ep = parallel::Placement::parts());
 
   // x: [T, H]; output: [T, H], this rank's part of a sum over tp.
   void forward(Pass& pass, Tensor x, Tensor output, FeedForwardSaved& saved) const;

@@ -6,17 +6,13 @@ Linear::Linear(parallel::ParameterStore& store, const std::string& name, int64_t
                const LinearOptions& options)
     : split_(options.split) {
   const bool column = split_ == Split::column;
-  const parallel::ShardedBy shard = {.axis = Axis::tp, .dimension = column ? 0 : 1, .pieces = options.pieces};
-  weight_ = &store.add({.name = name + ".weight",
-                        .shape = {out, in},
-                        .shards = {shard},
-                        .init = options.init,
-                        .expert = options.expert});
+  PerAxis<parallel::Placement> along =
+      parallel::placements(parallel::Placement::split(column ? 0 : 1, /*padded=*/0, options.pieces));
+  along[Axis::ep] = options.along_ep;
+  weight_ = &store.add({.name = name + ".weight", .shape = {out, in}, .along = along, .init = options.init});
   if (!options.bias) return;
-  parallel::ParameterSpec spec{
-      .name = name + ".bias", .shape = {out}, .shards = {}, .init = parallel::Init::zeros(), .expert = options.expert};
-  if (column) spec.shards = {shard};
-  bias_ = &store.add(std::move(spec));
+  if (!column) along[Axis::tp] = parallel::Placement::same();
+  bias_ = &store.add({.name = name + ".bias", .shape = {out}, .along = along, .init = parallel::Init::zeros()});
 }
 
 void Linear::forward(Pass& pass, Tensor x, Tensor output, device::Activation activation, Tensor pre_activation) const {

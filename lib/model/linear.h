@@ -1,7 +1,6 @@
 // A linear layer: weight [out, in] and bias, and its two backward products.
 #pragma once
 
-#include <optional>
 #include <string>
 
 #include "lib/model/pass.h"
@@ -16,8 +15,8 @@ struct LinearOptions {
   Split split = Split::column;
   bool bias = false;
   parallel::Init init;
-  int64_t pieces = 0;  // the output features are cut into so many only, each held by several ranks (ShardedBy::pieces)
-  std::optional<parallel::Expert> expert;
+  int64_t pieces = 0;  // the output features are cut into so many only, each held by several ranks (Placement::pieces)
+  parallel::Placement along_ep = parallel::Placement::parts();
 };
 
 class Linear {

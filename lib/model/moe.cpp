@@ -15,8 +15,8 @@ Moe::Moe(parallel::ParameterStore& store, std::string name, int64_t layer, const
   const config::Moe& moe = *config.model.moe;
   experts_unit_ = &store.begin_unit(name_ + ".experts");
   for (int64_t j = 0; j < moe.experts; ++j) {
-    const parallel::Expert expert = {.index = j, .count = moe.experts};
-    if (expert.rank_of(store.mesh()) == store.coordinate()[Axis::ep])
+    const parallel::Placement expert = parallel::Placement::one_holder(j, moe.experts);
+    if (expert.holder(store.mesh().size(Axis::ep)) == store.coordinate()[Axis::ep])
       experts_.emplace_back(store, fmt::format("{}.experts.{}", name_, j), config.model, moe.ffn_hidden_size, expert);
   }
   store.end_unit();

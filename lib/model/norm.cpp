@@ -1,5 +1,7 @@
 #include "lib/model/norm.h"
 
+#include "lib/model/initialisation.h"
+
 namespace quintet::model {
 
 Norm::Norm(parallel::ParameterStore& store, std::string name, const config::Config& config)
@@ -8,9 +10,8 @@ Norm::Norm(parallel::ParameterStore& store, std::string name, const config::Conf
       epsilon_(config.model.norm_epsilon) {
   parallel::ParameterSpec spec{.name = name_ + ".weight",
                                .shape = {config.model.hidden_size},
-                               .shards = {},
-                               .init = parallel::Init::ones(),
-                               .sums_over_tp = config.parallel.sequence_parallel};
+                               .along = parallel::placements(replicated_over_rows(config)),
+                               .init = parallel::Init::ones()};
   weight_ = &store.add(spec);
   if (!config.model.bias || kind_ != device::NormKind::layernorm) return;
   spec.name = name_ + ".bias";

@@ -42,15 +42,11 @@ Router::Router(parallel::ParameterStore& store, std::string name, int64_t layer,
   }
   weight_ = &store.add({.name = name_ + ".weight",
                         .shape = {config_.experts, config.model.hidden_size},
-                        .shards = {},
-                        .init = matrix_init(config.model),
-                        .sums_over_tp = config.parallel.sequence_parallel});
+                        .along = parallel::placements(replicated_over_rows(config)),
+                        .init = matrix_init(config.model)});
   if (config_.balance != config::MoeBalance::bias) return;
-  balance_bias_ = &store.add({.name = name_ + ".balance_bias",
-                              .shape = {config_.experts},
-                              .shards = {},
-                              .init = parallel::Init::zeros(),
-                              .trained = false});
+  balance_bias_ = &store.add(
+      {.name = name_ + ".balance_bias", .shape = {config_.experts}, .init = parallel::Init::zeros(), .trained = false});
 }
 
 std::vector<int32_t> Router::forward(Pass& pass, Tensor x, RouterSaved& saved) const {

@@ -1,16 +1,14 @@
 #include "lib/optimizer/replica_sums.h"
 
+#include <map>
+
 namespace quintet::optimizer {
 namespace {
 
-enum class SharedBy : uint8_t { none, all_tensor_ranks, tensor_block, pipeline_ends };
-
-SharedBy shared_by(const parallel::Parameter& parameter, const Mesh& mesh) {
-  if (parameter.spec().sums_over_ends) return SharedBy::pipeline_ends;
-  const int64_t replicas = parameter.tensor_replicas(mesh);
-  if (replicas == 1) return SharedBy::none;
-  if (!parameter.spec().shards.empty()) return SharedBy::tensor_block;
-  return parameter.spec().sums_over_tp ? SharedBy::all_tensor_ranks : SharedBy::none;
+comm::ProcessGroup& group_of(comm::Communicator& communicator, const parallel::GradientSharers& sharers) {
+  if (sharers.axis == Axis::pp) return communicator.ends(Axis::pp, Axis::pp);
+  if (sharers.ranks == communicator.mesh().size(sharers.axis)) return communicator.group({sharers.axis}, sharers.axis);
+  return communicator.block(sharers.axis, sharers.ranks, sharers.axis);
 }
 
 }  // namespace
@@ -18,28 +16,21 @@ SharedBy shared_by(const parallel::Parameter& parameter, const Mesh& mesh) {
 ReplicaSums::ReplicaSums(device::Device& device, device::MemoryLedger& ledger, comm::Communicator& communicator,
                          const parallel::ParameterStore& store, const std::vector<parallel::ParameterSpan>& updated)
     : device_(device) {
-  const auto add = [&](SharedBy kind, std::string what, const auto& group_for) {
-    Share share{.group = nullptr, .what = std::move(what), .gradients = {}, .packed = {}};
-    int64_t elements = 0;
-    for (const parallel::ParameterSpan& span : updated) {
-      if (shared_by(*span.parameter, store.mesh()) != kind) continue;
-      share.group = &group_for(*span.parameter);
-      share.gradients.push_back(store.gradients(span.begin, span.count));
-      elements += span.count;
-    }
-    if (share.gradients.empty()) return;
+  std::map<parallel::GradientSharers, Share> shares;  // in an order that all members have
+  for (const parallel::ParameterSpan& span : updated) {
+    const parallel::GradientSharers sharers = parallel::gradient_sharers(span.parameter->spec(), store.mesh());
+    if (sharers.ranks == 1) continue;
+    Share& share = shares[sharers];
+    share.group = &group_of(communicator, sharers);
+    share.what = fmt::format("gradients that {} ranks along {} share", sharers.ranks, name_of(sharers.axis));
+    share.gradients.push_back(store.gradients(span.begin, span.count));
+    share.elements += span.count;
+  }
+  for (auto& [sharers, share] : shares) {
     if (share.gradients.size() > 1)
-      share.packed = device::Buffer(device, ledger, "replica sums", store.types().gradients, elements);
+      share.packed = device::Buffer(device, ledger, "replica sums", store.types().gradients, share.elements);
     shares_.push_back(std::move(share));
-  };
-  const auto all = [&](const parallel::Parameter&) -> auto& { return communicator.group({Axis::tp}, Axis::tp); };
-  const auto block = [&](const parallel::Parameter& parameter) -> auto& {
-    return communicator.block(Axis::tp, parameter.tensor_replicas(store.mesh()), Axis::tp);
-  };
-  const auto ends = [&](const parallel::Parameter&) -> auto& { return communicator.ends(Axis::pp, Axis::pp); };
-  add(SharedBy::all_tensor_ranks, "gradients of replicated parameters", all);
-  add(SharedBy::tensor_block, "gradients of shared key heads", block);
-  add(SharedBy::pipeline_ends, "gradients of the tied embedding", ends);
+  }
 }
 
 void ReplicaSums::pack(const Share& share, bool back) {

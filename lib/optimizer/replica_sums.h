@@ -26,9 +26,10 @@ class ReplicaSums {
  private:
   // What one group sums: the gradients, and one buffer where they travel side by side.
   struct Share {
-    comm::ProcessGroup* group;
+    comm::ProcessGroup* group = nullptr;
     std::string what;
     std::vector<Tensor> gradients;
+    int64_t elements = 0;  // of all of them
     device::Buffer packed;
   };
   void pack(const Share& share, bool back);

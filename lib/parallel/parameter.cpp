@@ -7,42 +7,68 @@
 namespace quintet::parallel {
 namespace {
 
+constexpr std::array kDataAxes = {Axis::dp, Axis::ep, Axis::cp};
+
 Shape from_sizes(const std::array<int64_t, 2>& sizes, int rank) {
   return rank == 1 ? Shape{sizes[0]} : Shape{sizes[0], sizes[1]};
 }
 
-// Ranks along the axis that share a piece.
-int64_t block_size(const ShardedBy& shard, const Mesh& mesh) {
-  const int64_t ranks = mesh.size(shard.axis);
-  return shard.pieces == 0 ? 1 : div_exact(ranks, shard.pieces);
-}
-
-int64_t replicas_over_tp(const ParameterSpec& spec, const Mesh& mesh) {
-  for (const ShardedBy& shard : spec.shards)
-    if (shard.axis == Axis::tp) return block_size(shard, mesh);
-  return mesh.size(Axis::tp);
-}
-
 }  // namespace
 
-int64_t Expert::rank_of(const Mesh& mesh) const { return index / div_exact(count, mesh.size(Axis::ep)); }
+int64_t Placement::copies(int64_t ranks) const {
+  switch (kind) {
+    case Kind::same:
+    case Kind::parts: return ranks;
+    case Kind::end_parts: return std::min<int64_t>(ranks, 2);
+    case Kind::split: return pieces == 0 ? 1 : div_exact(ranks, pieces);
+    case Kind::one_holder: return 1;
+  }
+  QUINTET_CHECK(false, "unknown placement");
+}
 
-int64_t Parameter::tensor_replicas(const Mesh& mesh) const { return replicas_over_tp(spec_, mesh); }
+int64_t Placement::holder(int64_t ranks) const { return index / div_exact(count, ranks); }
+
+PerAxis<Placement> placements(Placement along_tp) {
+  PerAxis<Placement> along;
+  for (const Axis axis : kDataAxes) along[axis] = Placement::parts();
+  along[Axis::tp] = along_tp;
+  along[Axis::pp] = Placement::one_holder();
+  return along;
+}
+
+AxisSet ParameterSpec::data_axes() const {
+  AxisSet axes;
+  for (const Axis axis : kDataAxes)
+    if (along[axis].kind == Placement::Kind::parts) axes = axes.with(axis);
+  return axes;
+}
+
+GradientSharers gradient_sharers(const ParameterSpec& spec, const Mesh& mesh) {
+  for (const Axis axis : {Axis::tp, Axis::pp}) {
+    const Placement& placement = spec.along[axis];
+    const int64_t copies = placement.copies(mesh.size(axis));
+    if (copies > 1 && placement.kind != Placement::Kind::same) return {.axis = axis, .ranks = copies};
+  }
+  return {};
+}
 
 bool is_first_holder(const ParameterSpec& spec, const Mesh& mesh, const Coordinate& coordinate) {
-  return coordinate[Axis::tp] % replicas_over_tp(spec, mesh) == 0 &&
-         (!spec.sums_over_ends || coordinate[Axis::pp] == 0) &&
-         (!spec.expert || coordinate[Axis::ep] == spec.expert->rank_of(mesh));
+  const Placement &over_pp = spec.along[Axis::pp], &over_ep = spec.along[Axis::ep];
+  return coordinate[Axis::tp] % spec.along[Axis::tp].copies(mesh.size(Axis::tp)) == 0 &&
+         (over_pp.kind != Placement::Kind::end_parts || coordinate[Axis::pp] == 0) &&
+         (!spec.is_expert() || coordinate[Axis::ep] == over_ep.holder(mesh.size(Axis::ep)));
 }
 
 Shape shard_shape(const ParameterSpec& spec, const Mesh& mesh) {
   const int rank = spec.shape.rank();
   QUINTET_CHECK(rank == 1 || rank == 2, "{} has {} dimensions", spec.name, rank);
   std::array<int64_t, 2> sizes = {spec.shape[0], rank == 2 ? spec.shape[1] : 1};
-  for (const ShardedBy& shard : spec.shards) {
-    int64_t& size = sizes[static_cast<size_t>(shard.dimension)];
-    const int64_t whole = shard.padded == 0 ? size : shard.padded;
-    size = div_exact(whole, mesh.size(shard.axis) / block_size(shard, mesh));
+  for (const Axis axis : kAxes) {
+    const Placement& placement = spec.along[axis];
+    if (placement.kind != Placement::Kind::split) continue;
+    int64_t& size = sizes[static_cast<size_t>(placement.dimension)];
+    const int64_t whole = placement.padded == 0 ? size : placement.padded;
+    size = div_exact(whole, mesh.size(axis) / placement.copies(mesh.size(axis)));
   }
   return from_sizes(sizes, rank);
 }
@@ -51,10 +77,12 @@ int64_t global_element(const ParameterSpec& spec, const Mesh& mesh, const Coordi
   const Shape local = shard_shape(spec, mesh);
   const bool is_matrix = local.rank() == 2;
   std::array<int64_t, 2> place = {is_matrix ? index / local[1] : index, is_matrix ? index % local[1] : 0};
-  for (const ShardedBy& shard : spec.shards) {
-    int64_t& at = place[static_cast<size_t>(shard.dimension)];
-    at += coordinate[shard.axis] / block_size(shard, mesh) * local[shard.dimension];
-    if (at >= spec.shape[shard.dimension]) return kPadding;
+  for (const Axis axis : kAxes) {
+    const Placement& placement = spec.along[axis];
+    if (placement.kind != Placement::Kind::split) continue;
+    int64_t& at = place[static_cast<size_t>(placement.dimension)];
+    at += coordinate[axis] / placement.copies(mesh.size(axis)) * local[placement.dimension];
+    if (at >= spec.shape[placement.dimension]) return kPadding;
   }
   return is_matrix ? place[0] * spec.shape[1] + place[1] : place[0];
 }

@@ -2,8 +2,8 @@
 // to know (initialisation, reduction, norm, ZeRO partition, dumps, memory table) derives it from this statement.
 #pragma once
 
+#include <compare>
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,43 +23,71 @@ struct Init {
   static Init normal(double deviation) { return {.kind = Kind::normal, .value = deviation}; }
 };
 
-// `dimension` of the tensor is cut into equal pieces along `axis`. Axes that are not named replicate the tensor.
-struct ShardedBy {
-  Axis axis;
-  int dimension;
+// What ranks along one axis hold of a parameter, and which part of its gradient each of them sees.
+struct Placement {
+  enum class Kind : uint8_t {
+    same,        // all hold the same and see the whole gradient
+    parts,       // all hold the same, and each sees a part of the gradient: a sum over them completes it
+    end_parts,   // so for the first and the last along the axis; the others do not hold it
+    split,       // cut into equal pieces along a dimension
+    one_holder,  // one rank; along pp the one whose stage has the layer
+  };
+  Kind kind = Kind::same;
+
+  // Split: the dimension.
+  int dimension = 0;
   // What the dimension is widened to before it is cut; 0: as it is. Elements past the tensor's end are zero, get no
   // gradient and appear in no count, norm or file.
   int64_t padded = 0;
   // Fewer pieces than ranks: each is held by a block of neighbours along the axis, which see a part of its gradient
   // each (key heads, where there are more tensor ranks). 0: one a rank.
   int64_t pieces = 0;
-};
 
-// One of `count` experts of a layer, which are dealt to the ranks along ep in equal runs: one rank along ep holds the
-// parameter, and its gradient is complete there but for the sum over dp and cp.
-struct Expert {
+  // One holder of `count` like this one (experts of a layer), which are dealt to the ranks in equal runs; this is
+  // number `index`.
   int64_t index = 0, count = 1;
 
-  int64_t rank_of(const Mesh& mesh) const;  // along ep
+  static Placement same() { return {}; }
+  static Placement parts() { return {.kind = Kind::parts}; }
+  static Placement end_parts() { return {.kind = Kind::end_parts}; }
+  static Placement split(int dimension, int64_t padded = 0, int64_t pieces = 0) {
+    return {.kind = Kind::split, .dimension = dimension, .padded = padded, .pieces = pieces};
+  }
+  static Placement one_holder(int64_t index = 0, int64_t count = 1) {
+    return {.kind = Kind::one_holder, .index = index, .count = count};
+  }
+
+  // Neighbours along an axis of `ranks` that hold the same.
+  int64_t copies(int64_t ranks) const;
+  // Of one holder: its place along an axis of `ranks`.
+  int64_t holder(int64_t ranks) const;
 };
+
+// Of most parameters: one stage holds it, data ranks (along dp, ep and cp) read different tokens, tensor ranks as told.
+PerAxis<Placement> placements(Placement along_tp = Placement::same());
 
 struct ParameterSpec {
   std::string name;  // global, as in checkpoints: layers.3.attention.query.weight
   Shape shape;       // of the whole logical tensor, [out, in]
-  std::vector<ShardedBy> shards;
+  PerAxis<Placement> along = placements();
   Init init;
-  std::optional<Expert> expert;  // without: ranks along ep are data ranks
   // Otherwise something else than the optimizer sets it: it has no gradient, and counts in no norm.
   bool trained = true;
-  // Every tensor rank holds all of it and sees a part of its gradient: norms where the sequence is split, norms of
-  // heads. Other replicated parameters see the same whole gradient on each tensor rank.
-  bool sums_over_tp = false;
-  // A tied embedding: the first and the last pipeline stage both hold it, and each sees a part of its gradient.
-  bool sums_over_ends = false;
+
+  // Ranks that read different data and hold the same: their sum, the optimizer's, comes first.
+  AxisSet data_axes() const;
+  // An expert lies on one rank along ep.
+  bool is_expert() const { return along[Axis::ep].kind == Placement::Kind::one_holder; }
 };
 
-// Along these axes ranks hold the same parameters, experts aside, and read different tokens.
-inline constexpr AxisSet kDataAxes = {Axis::dp, Axis::ep, Axis::cp};
+// Ranks besides the data ranks that hold the same and see a part of the gradient each: `ranks` neighbours along `axis`,
+// or along pp its two ends.
+struct GradientSharers {
+  Axis axis = Axis::tp;
+  int64_t ranks = 1;  // 1: there are none
+  auto operator<=>(const GradientSharers&) const = default;
+};
+GradientSharers gradient_sharers(const ParameterSpec& spec, const Mesh& mesh);
 
 // A parameter as one rank holds it. Views are valid once the store has been allocated.
 class Parameter {
@@ -71,10 +99,7 @@ class Parameter {
   int64_t elements() const { return shape_.elements(); }
   // Weight matrices decay, the embedding and position tables among them; vectors do not.
   bool decays() const { return spec_.shape.rank() >= 2; }
-  // Ranks that read different data and sum their gradients.
-  AxisSet data_axes() const { return spec_.expert ? AxisSet{Axis::dp, Axis::cp} : kDataAxes; }
-  // Tensor ranks, neighbours along tp, that hold the same piece; 1: each has its own.
-  int64_t tensor_replicas(const Mesh& mesh) const;
+  AxisSet data_axes() const { return spec_.data_axes(); }
 
   Tensor weight() const { return weight_; }
   // Summed over microbatches; over ranks once the optimizer has reduced it. Absent where it is not trained.
@@ -93,7 +118,7 @@ class Parameter {
 };
 
 // Whether the rank at `coordinate` stands for the parameter in counts, norms and files: of all that hold the same
-// elements, the first along tp and pp, and of an expert its rank along ep. Data ranks are not told apart.
+// elements the first along tp and pp; of one holder, that one. Data ranks are not told apart.
 bool is_first_holder(const ParameterSpec& spec, const Mesh& mesh, const Coordinate& coordinate);
 
 constexpr int64_t kPadding = -1;

@@ -13,7 +13,9 @@ constexpr int64_t kParameterAlignment = 64;
 constexpr int64_t kBucketAlignment = 128;
 
 // Both stages that hold it must cut it into the same pieces for their data ranks.
-bool stands_alone(const Parameter& parameter) { return parameter.spec().sums_over_ends; }
+bool needs_own_bucket(const Parameter& parameter) {
+  return parameter.spec().along[Axis::pp].kind == Placement::Kind::end_parts;
+}
 
 }  // namespace
 
@@ -47,8 +49,8 @@ void ParameterStore::lay_out(const device::ElementTypes& types, int64_t bucket_b
     const AxisSet axes = parameter->data_axes();
     const auto youngest =
         std::find_if(buckets_.rbegin(), buckets_.rend(), [&](const Bucket& b) { return b.data_axes == axes; });
-    const bool joins = youngest != buckets_.rend() && !stands_alone(*parameter) &&
-                       !stands_alone(*youngest->parameters.back()) &&
+    const bool joins = youngest != buckets_.rend() && !needs_own_bucket(*parameter) &&
+                       !needs_own_bucket(*youngest->parameters.back()) &&
                        round_up(youngest->elements, kParameterAlignment) + parameter->elements() <= bucket_elements;
     if (!joins) buckets_.push_back({.data_axes = axes, .begin = 0, .elements = 0, .parameters = {}});
     Bucket& bucket = joins ? *youngest : buckets_.back();

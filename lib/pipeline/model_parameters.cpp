@@ -51,7 +51,7 @@ Tensor WholeParameters::gather(const std::string& name, View view) {
     Coordinate holder;
     holder[Axis::tp] = place_along_tp;
     holder[Axis::pp] = parameter.stage;
-    if (parameter.spec.expert) holder[Axis::ep] = parameter.spec.expert->rank_of(mesh);
+    if (parameter.spec.is_expert()) holder[Axis::ep] = parameter.spec.along[Axis::ep].holder(mesh.size(Axis::ep));
     if (!parallel::is_first_holder(parameter.spec, mesh, holder)) continue;
     const int64_t from = mesh.rank_of(holder);
     if (rank != 0 && rank != from) continue;

@@ -8,8 +8,8 @@ double flops_per_token(const config::Model& model, std::span<const pipeline::Mod
     const std::string& name = parameter.spec.name;
     const bool is_lookup = name == "position_embedding.weight" || (name == "embedding.weight" && !model.tie_embeddings);
     if (parameter.spec.shape.rank() != 2 || is_lookup) continue;
-    const double share = parameter.spec.expert
-                             ? static_cast<double>(model.moe->top_k) / static_cast<double>(parameter.spec.expert->count)
+    const double share = parameter.spec.is_expert()
+                             ? static_cast<double>(model.moe->top_k) / static_cast<double>(model.moe->experts)
                              : 1;
     elements += share * static_cast<double>(parameter.spec.shape.elements());
   }

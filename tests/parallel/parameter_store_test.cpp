@@ -13,7 +13,7 @@ void add_some(ParameterStore& store) {
   store.begin_unit("unit");
   store.add({.name = "first", .shape = {10, 7}, .init = Init::normal(0.5)});
   store.add({.name = "second", .shape = {33}, .init = Init::ones()});
-  store.add({.name = "third", .shape = {8, 6}, .shards = {{Axis::tp, 0}}, .init = Init::normal(1)});
+  store.add({.name = "third", .shape = {8, 6}, .along = placements(Placement::split(0)), .init = Init::normal(1)});
   store.end_unit();
 }
 
@@ -90,8 +90,6 @@ TEST_CASE("matrices decay and vectors do not", "[quick][parallel]") {
   add_some(store);
   REQUIRE(store.parameters()[0].decays());
   REQUIRE(!store.parameters()[1].decays());
-  REQUIRE(store.parameters()[0].tensor_replicas(mesh) == 2);
-  REQUIRE(store.parameters()[2].tensor_replicas(mesh) == 1);
   REQUIRE(store.parameters()[2].shape() == Shape{4, 6});
 }
 
@@ -100,9 +98,10 @@ void add_layer_with_experts(ParameterStore& store) {
   store.begin_unit("layer");
   store.add({.name = "norm", .shape = {16}});
   for (int64_t j = 0; j < 4; ++j) {
-    const Expert expert = {.index = j, .count = 4};
-    if (expert.rank_of(store.mesh()) == store.coordinate()[Axis::ep])
-      store.add({.name = "expert " + std::to_string(j), .shape = {4, 16}, .expert = expert});
+    PerAxis<Placement> along = placements();
+    along[Axis::ep] = Placement::one_holder(j, 4);
+    if (along[Axis::ep].holder(store.mesh().size(Axis::ep)) == store.coordinate()[Axis::ep])
+      store.add({.name = "expert " + std::to_string(j), .shape = {4, 16}, .along = along});
   }
   store.add({.name = "bias", .shape = {4}, .trained = false});
   store.add({.name = "output", .shape = {6, 16}});
@@ -124,7 +123,7 @@ TEST_CASE("experts stand in buckets of their own that data and context ranks sha
       for (const Bucket& bucket : store.buckets()) {
         REQUIRE(bucket.begin == end);
         end += bucket.elements;
-        REQUIRE((bucket.data_axes == experts || bucket.data_axes == kDataAxes));
+        REQUIRE((bucket.data_axes == experts || bucket.data_axes == AxisSet{Axis::dp, Axis::ep, Axis::cp}));
         REQUIRE(bucket.elements % std::lcm(mesh.size(bucket.data_axes), int64_t{128}) == 0);
         for (const Parameter* parameter : bucket.parameters) {
           REQUIRE(parameter->data_axes() == bucket.data_axes);
@@ -142,7 +141,8 @@ TEST_CASE("experts stand in buckets of their own that data and context ranks sha
 TEST_CASE("each expert has one holder along ep", "[quick][parallel][moe]") {
   const Mesh mesh({{2, 2, 1, 4, 1}}, kOrder);
   for (int64_t j = 0; j < 8; ++j) {
-    const ParameterSpec spec = {.name = "expert", .shape = {4, 4}, .shards = {{Axis::tp, 0}}, .expert = Expert{j, 8}};
+    ParameterSpec spec = {.name = "expert", .shape = {4, 4}, .along = placements(Placement::split(0))};
+    spec.along[Axis::ep] = Placement::one_holder(j, 8);
     for (int64_t rank = 0; rank < mesh.world_size(); ++rank) {
       const Coordinate coordinate = mesh.coordinate_of(rank);
       REQUIRE(is_first_holder(spec, mesh, coordinate) == (coordinate[Axis::ep] == j / 2));
