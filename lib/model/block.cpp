@@ -5,7 +5,7 @@ namespace {
 
 // The gradient of a branch, given that of the stream it was added to: the same, but for dropout.
 Tensor branch_gradient(Pass& pass, Tensor d_residual, const std::string& site) {
-  if (pass.dropout == 0) return d_residual;
+  if (!pass.drops()) return d_residual;
   const Tensor d_branch = pass.temporary(d_residual.shape());
   pass.device.add_dropout({}, d_residual, pass.dropout_at(site), d_branch);
   return d_branch;
@@ -29,6 +29,10 @@ Block::Block(parallel::ParameterStore& store, int64_t layer, const config::Confi
 
 void Block::balance(device::Device& device, std::span<const int64_t> loads) const {
   if (moe_) moe_->router().balance(device, loads);
+}
+
+void Block::add_counts(const BlockSaved& saved, RoutingTotals& totals) const {
+  if (moe_) totals.add(saved.moe.router.counted);
 }
 
 void Block::forward(Pass& pass, Stream& stream, BlockSaved& saved) const {

@@ -29,6 +29,9 @@ class Block {
   // What its user tells pass.units of around its passes; experts are a unit of their own within.
   const parallel::Unit& unit() const { return unit_; }
 
+  // Adds what the router of an MoE layer counted.
+  void add_counts(const BlockSaved& saved, RoutingTotals& totals) const;
+
   // Leaves the MLP's output as the stream's branch.
   void forward(Pass& pass, Stream& stream, BlockSaved& saved) const;
   // d_residual [T', H]: the gradient of the block's output, turned in place into that of its input.

@@ -54,14 +54,14 @@ Tensor Embedding::forward(Pass& pass) const {
                                  .output = part});
   pass.units.after(unit_, parallel::Use::forward);
   pass.tensor.reduce(part, output, "embedding output").wait();
-  if (pass.dropout > 0) pass.device.add_dropout({}, output, pass.dropout_at(kSite), output);
+  if (pass.drops()) pass.device.add_dropout({}, output, pass.dropout_at(kSite), output);
   pass.observe("embedding output", output);
   return output;
 }
 
 void Embedding::backward(Pass& pass, Tensor d_output) const {
   const device::ArenaScope scope(pass.scratch);
-  if (pass.dropout > 0) pass.device.add_dropout({}, d_output, pass.dropout_at(kSite), d_output);
+  if (pass.drops()) pass.device.add_dropout({}, d_output, pass.dropout_at(kSite), d_output);
   pass.units.before(unit_, parallel::Use::backward_weight);
   pass.device.embedding_backward(
       {.tokens = pass.batch.tokens,

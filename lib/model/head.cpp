@@ -29,7 +29,7 @@ void Head::after(Pass& pass, parallel::Use use) const {
   pass.units.after(unit_, use);
 }
 
-void Head::forward(Pass& pass, Stream& stream, HeadSaved& saved, ExactSum& loss) const {
+void Head::forward(Pass& pass, Stream& stream, HeadSaved& saved) const {
   const VocabularyShard shard = shard_of(*weight_, pass.tensor.rank());
   const int64_t tokens = pass.tokens();
   before(pass, parallel::Use::forward);
@@ -58,6 +58,7 @@ void Head::forward(Pass& pass, Stream& stream, HeadSaved& saved, ExactSum& loss)
   const Tensor target_logit = pass.temporary_statistics({tokens});
   pass.device.cross_entropy_merge(
       {.shards = shards, .maximum = saved.maximum, .sum_exp = saved.sum_exp, .target_logit = target_logit});
+  saved.loss = {};
   if (pass.tensor.rank() != 0) return;
   pass.device.cross_entropy_sum({.logits = saved.logits,
                                  .targets = pass.batch.targets,
@@ -66,7 +67,7 @@ void Head::forward(Pass& pass, Stream& stream, HeadSaved& saved, ExactSum& loss)
                                  .maximum = saved.maximum,
                                  .sum_exp = saved.sum_exp,
                                  .target_logit = target_logit},
-                                loss);
+                                saved.loss);
 }
 
 void Head::backward(Pass& pass, const HeadSaved& saved, Tensor d_residual) const {

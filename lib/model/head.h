@@ -14,6 +14,7 @@ struct HeadSaved {
   Tensor input;             // [T', H]: normed
   Tensor logits;            // [T, V / tp]; backward turns them into their gradient in place
   Tensor maximum, sum_exp;  // [T], of the whole vocabulary
+  ExactSum loss;            // of the tokens that count; on the first tensor rank only, so that each counts once
 };
 
 class Head {
@@ -22,8 +23,7 @@ class Head {
   // of its own, and an untied one output.weight.
   Head(parallel::ParameterStore& store, const config::Config& config, const Embedding* tied);
 
-  // Adds the losses of the tokens that count to `loss`, on the first tensor rank.
-  void forward(Pass& pass, Stream& stream, HeadSaved& saved, ExactSum& loss) const;
+  void forward(Pass& pass, Stream& stream, HeadSaved& saved) const;
   // Writes the gradient of the stream, [T', H].
   void backward(Pass& pass, const HeadSaved& saved, Tensor d_residual) const;
 

@@ -11,7 +11,6 @@
 #include "lib/device/device.h"
 #include "lib/device/element_types.h"
 #include "lib/device/memory.h"
-#include "lib/model/routing.h"
 #include "lib/parallel/context_region.h"
 #include "lib/parallel/expert_dispatch.h"
 #include "lib/parallel/tensor_region.h"
@@ -36,6 +35,13 @@ struct Microbatch {
 // Told of every intermediate tensor by its name, in the order of computation; used to find the first bad one.
 using Observer = std::function<void(const std::string& name, Tensor tensor)>;
 
+// What a pass through the model is for.
+enum class Mode : uint8_t {
+  train,     // forward and backward of a training step
+  evaluate,  // forward only, without dropout; routers count nothing
+  recompute  // a training step's forward again, for what it did not keep: the same bits, but nothing is counted
+};
+
 struct Pass {
   device::Device& device;
   device::Arena& saved;    // lives until this microbatch's backward is done
@@ -45,11 +51,11 @@ struct Pass {
   parallel::UnitObserver& units;  // told of every use of parameters
   const Microbatch& batch;
   device::ElementTypes types;
-  double dropout = 0;  // probability; 0 in evaluation
+  Mode mode = Mode::train;
+  double dropout = 0;  // the model's probability; see drops()
   uint64_t seed = 0;
   double loss_scale = 1;                               // of d_logits: 1 / tokens that count in the global batch
   const parallel::ExpertDispatch* dispatch = nullptr;  // of MoE layers
-  RoutingTotals* routing = nullptr;                    // where routers count; null in evaluation
   const Observer* observer = nullptr;
 
   int64_t sequences() const { return batch.sequences; }
@@ -68,10 +74,13 @@ struct Pass {
   Tensor keep_statistics(Shape shape) { return saved.allocate(types.statistics, shape); }
   Tensor temporary(Shape shape) { return scratch.allocate(types.compute, shape); }
   Tensor temporary_statistics(Shape shape) { return scratch.allocate(types.statistics, shape); }
+  bool drops() const { return mode != Mode::evaluate && dropout > 0; }
   // The dropout of a site such as "layers.3.attention", on local rows.
   device::Dropout dropout_at(const std::string& site) const {
-    return {
-        .probability = dropout, .seed = seed, .stream = stream_of("dropout", site), .rows = tensor.local(batch.rows)};
+    return {.probability = drops() ? dropout : 0,
+            .seed = seed,
+            .stream = stream_of("dropout", site),
+            .rows = tensor.local(batch.rows)};
   }
   void observe(const std::string& name, Tensor seen) const {
     if (observer != nullptr) (*observer)(name, seen);

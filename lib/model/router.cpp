@@ -74,22 +74,21 @@ std::vector<int32_t> Router::forward(Pass& pass, Tensor x, RouterSaved& saved) c
   std::vector<int32_t> choices(static_cast<size_t>(rows * top_k));
   pass.device.copy(saved.experts, Tensor(choices.data(), DType::i32, saved.experts.shape()));
   const std::span<const int64_t> identities = pass.local_identities();
-  if (pass.routing != nullptr) {
-    saved.loads = sequence_loads(pass, choices, identities);
-    if (pass.dispatch->counts()) {
-      pass.routing->count(layer_, ordinal_, experts, choices, identities);
-      pass.device.router_losses({.probabilities = saved.probabilities,
-                                 .loads = saved.loads,
-                                 .log_sum_exp = saved.log_sum_exp,
-                                 .rows = rows_of(pass, sequence_length_)},
-                                pass.routing->balance, pass.routing->z);
-    }
+  if (pass.mode != Mode::evaluate) saved.loads = sequence_loads(pass, choices, identities);
+  if (pass.mode != Mode::recompute) saved.counted = {};
+  const bool counts = pass.mode == Mode::train && pass.dispatch->counts();
+  if (counts) {
+    saved.counted.ordinal = ordinal_;
+    saved.counted.loads.assign(static_cast<size_t>(experts), 0);
+    saved.counted.count(layer_, choices, identities);
+    pass.device.router_losses({.probabilities = saved.probabilities,
+                               .loads = saved.loads,
+                               .log_sum_exp = saved.log_sum_exp,
+                               .rows = rows_of(pass, sequence_length_)},
+                              saved.counted.balance, saved.counted.z);
   }
-  if (capacity_ > 0) {
-    drop_excess(pass, choices, identities);
-    if (pass.routing != nullptr && pass.dispatch->counts())
-      pass.routing->dropped += std::count(choices.begin(), choices.end(), parallel::kDropped);
-  }
+  if (capacity_ > 0) drop_excess(pass, choices, identities);
+  if (counts) saved.counted.dropped = std::count(choices.begin(), choices.end(), parallel::kDropped);
   return choices;
 }
 

@@ -18,7 +18,8 @@ struct RouterSaved {
   Tensor input;                       // [T', H]
   Tensor probabilities, log_sum_exp;  // [T', E], [T']
   Tensor experts, weights;            // [T', K]
-  Tensor loads;                       // [B, E]: slots of each sequence, before drops
+  Tensor loads;                       // [B, E]: slots of each sequence, before drops; not in evaluation
+  LayerRouting counted;               // in training; nothing on a rank whose rows another one counts
 };
 
 class Router {

@@ -39,15 +39,23 @@ RoutingTotals RoutingTotals::zero(const config::Model& config) {
   return totals;
 }
 
-void RoutingTotals::count(int64_t layer, int64_t ordinal, int64_t experts, std::span<const int32_t> choices,
-                          std::span<const int64_t> identities) {
+void LayerRouting::count(int64_t layer, std::span<const int32_t> choices, std::span<const int64_t> identities) {
   const size_t top_k = choices.size() / identities.size();
   for (size_t i = 0; i < choices.size(); ++i) {
-    ++loads[static_cast<size_t>(ordinal * experts + choices[i])];
+    ++loads[static_cast<size_t>(choices[i])];
     const uint64_t slot = (static_cast<uint64_t>(i % top_k) << 32U) | static_cast<uint32_t>(choices[i]);
     const PhiloxBlock hash = philox(static_cast<uint64_t>(layer), static_cast<uint64_t>(identities[i / top_k]), slot);
     digest += (uint64_t{hash[1]} << 32U) | hash[0];
   }
+}
+
+void RoutingTotals::add(const LayerRouting& layer) {
+  balance.add(layer.balance);
+  z.add(layer.z);
+  const size_t first = static_cast<size_t>(layer.ordinal) * layer.loads.size();
+  for (size_t e = 0; e < layer.loads.size(); ++e) loads[first + e] += layer.loads[e];
+  dropped += layer.dropped;
+  digest += layer.digest;
 }
 
 std::vector<int64_t> RoutingTotals::words() {

@@ -15,18 +15,28 @@ bool is_moe_layer(const config::Model& config, int64_t layer);
 int64_t moe_ordinal(const config::Model& config, int64_t layer);
 int64_t moe_layers(const config::Model& config);
 
-struct RoutingTotals {
+// What the router of one layer counted of one microbatch.
+struct LayerRouting {
+  int64_t ordinal = 0;         // among MoE layers
   ExactSum balance, z;         // the losses as device::RouterLosses adds them
-  std::vector<int64_t> loads;  // [MoE layers of the model, E]: slots, before drops
+  std::vector<int64_t> loads;  // [E], before drops
   int64_t dropped = 0;         // slots past an expert's capacity
   uint64_t digest = 0;         // order-free hash of all slots, before drops
+
+  // Counts loads and digest. choices: [rows, K] of layer `layer`. identities: of the rows.
+  void count(int64_t layer, std::span<const int32_t> choices, std::span<const int64_t> identities);
+};
+
+struct RoutingTotals {
+  ExactSum balance, z;
+  std::vector<int64_t> loads;  // [MoE layers of the model, E]
+  int64_t dropped = 0;
+  uint64_t digest = 0;
 
   // With `loads` of the right size, all zero.
   static RoutingTotals zero(const config::Model& config);
 
-  // choices: [rows, K] of a layer. identities: of the rows.
-  void count(int64_t layer, int64_t ordinal, int64_t experts, std::span<const int32_t> choices,
-             std::span<const int64_t> identities);
+  void add(const LayerRouting& layer);
 
   // All numbers as integers that add element by element, and back.
   std::vector<int64_t> words();

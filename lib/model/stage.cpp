@@ -16,7 +16,7 @@ void Stage::balance(device::Device& device, std::span<const int64_t> loads) cons
   for (const Block& block : blocks_) block.balance(device, loads);
 }
 
-void Stage::forward(Pass& pass, Tensor input, Tensor output, StageSaved& saved, ExactSum& loss) const {
+void Stage::forward(Pass& pass, Tensor input, Tensor output, StageSaved& saved) const {
   const device::ArenaScope scope(pass.scratch);
   saved.blocks.resize(blocks_.size());
   Stream stream;
@@ -28,11 +28,16 @@ void Stage::forward(Pass& pass, Tensor input, Tensor output, StageSaved& saved, 
     pass.units.after(blocks_[i].unit(), parallel::Use::forward);
   }
   if (head_) {
-    head_->forward(pass, stream, saved.head, loss);
+    head_->forward(pass, stream, saved.head);
   } else {
     QUINTET_CHECK(stream.has_branch, "a stage without layers");
     pass.device.add_dropout(stream.residual, stream.branch, stream.dropout, output);
   }
+}
+
+void Stage::add_counts(const StageSaved& saved, Counts& counts) const {
+  for (size_t i = 0; i < blocks_.size(); ++i) blocks_[i].add_counts(saved.blocks[i], counts.routing);
+  if (head_) counts.loss.add(saved.head.loss);
 }
 
 void Stage::backward(Pass& pass, const StageSaved& saved, Tensor d_stream) const {

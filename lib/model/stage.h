@@ -23,18 +23,26 @@ struct StageSaved {
   HeadSaved head;
 };
 
+// What the passes of microbatches counted.
+struct Counts {
+  ExactSum loss;          // of tokens, on the last stage
+  RoutingTotals routing;  // of an MoE model's training passes
+};
+
 class Stage {
  public:
   // Registers the part's parameters in `store`, from the embedding to the head.
   Stage(parallel::ParameterStore& store, const config::Config& config, const RopeTable& rope, const StagePart& part);
 
   // input: [T', H] of the stage before, kept by the caller until backward; absent on the first stage. output: [T', H]
-  // for the next stage; absent on the last, which adds the microbatch's token losses to `loss`. What backward needs is
-  // kept in `saved`.
-  void forward(Pass& pass, Tensor input, Tensor output, StageSaved& saved, ExactSum& loss) const;
+  // for the next stage; absent on the last. What backward needs and what layers count is kept in `saved`.
+  void forward(Pass& pass, Tensor input, Tensor output, StageSaved& saved) const;
   // Adds the microbatch's gradients to the store's. d_stream [T', H]: in, the gradient of the output, but on the last
   // stage, which makes it; out, that of the input, but on the first, which uses it up.
   void backward(Pass& pass, const StageSaved& saved, Tensor d_stream) const;
+
+  // Adds what the layers counted of a microbatch whose passes are done.
+  void add_counts(const StageSaved& saved, Counts& counts) const;
 
   // Moves the balance biases of MoE layers by a step's loads over all ranks, [MoE layers of the model, E].
   void balance(device::Device& device, std::span<const int64_t> loads) const;

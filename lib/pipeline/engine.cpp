@@ -115,17 +115,18 @@ int64_t Engine::microbatches() const {
   return div_exact(config_.train.global_batch_size, config_.train.micro_batch_size * data_ranks());
 }
 
-void Engine::run_microbatches(ExactSum& loss, model::RoutingTotals& routing, const ActionObserver& observer) {
+model::Counts Engine::run_microbatches(const ActionObserver& observer) {
   Execution execution{
       .units = *optimizer_,
-      .training = true,
+      .mode = model::Mode::train,
       .loss_scale = loss_scale_,
       .batch = [this](int64_t microbatch) -> data::Batch& { return batches_[static_cast<size_t>(microbatch)]; },
-      .observer = observer,
-      .routing = &routing};
+      .observer = observer};
   const std::vector<Action> list =
       actions(config_.parallel.pipeline.schedule, config_.mesh.pp, store_.coordinate()[Axis::pp], microbatches());
-  executor_->run(list, execution, loss);
+  model::Counts counts{.loss = {}, .routing = model::RoutingTotals::zero(config_.model)};
+  executor_->run(list, execution, counts);
+  return counts;
 }
 
 Gradients Engine::forward_backward(const LoadMicrobatch& load) {
@@ -139,9 +140,9 @@ Gradients Engine::forward_backward(const LoadMicrobatch& load) {
   loss_scale_ = result.counted == 0 ? 0 : 1.0 / static_cast<double>(result.counted);
   optimizer_->begin_step(microbatches());
 
-  std::array<ExactSum, 2> sums;  // loss, squared norm
-  result.routing = model::RoutingTotals::zero(config_.model);
-  run_microbatches(sums[0], result.routing, {});
+  model::Counts counted = run_microbatches({});
+  result.routing = std::move(counted.routing);
+  std::array<ExactSum, 2> sums = {counted.loss};  // loss, squared norm
   optimizer_->finish_reduction();
   optimizer_->add_squared_norm(sums[1]);
   sum_over_ranks(communicator_.group(AxisSet::all(), Axis::dp), sums, "loss and squared norm");
@@ -168,15 +169,16 @@ double Engine::evaluate(int64_t microbatches, const LoadMicrobatch& load) {
   int64_t counted = 0;
   data::Batch batch;
   Execution execution{
-      .units = *optimizer_, .training = false, .loss_scale = 0, .batch = {}, .observer = {}, .routing = nullptr};
+      .units = *optimizer_, .mode = model::Mode::evaluate, .loss_scale = 0, .batch = {}, .observer = {}};
   execution.batch = [&](int64_t microbatch) -> data::Batch& {
     load(microbatch, batch);
     counted += batch.counted;
     return batch;
   };
-  std::array<ExactSum, 1> sums;
+  model::Counts counts;
   executor_->run(with_transfers(forward_only(microbatches), config_.mesh.pp, store_.coordinate()[Axis::pp]), execution,
-                 sums[0]);
+                 counts);
+  std::array<ExactSum, 1> sums = {counts.loss};
   sum_count(communicator_.group(kTokenAxes, std::nullopt), counted);
   sum_over_ranks(communicator_.group(AxisSet::all(), std::nullopt), sums, "validation loss");
   return mean(sums[0], counted);
@@ -201,11 +203,8 @@ std::string Engine::first_non_finite() {
   for (const parallel::Parameter& parameter : store_.parameters())
     look(0, Action::forward(0), parameter.name(), parameter.weight());
   optimizer_->begin_pass_without_reduction();
-  ExactSum loss;
-  model::RoutingTotals routing = model::RoutingTotals::zero(config_.model);
-  run_microbatches(loss, routing, [&](const Action& action, const std::string& name, Tensor tensor) {
-    look(1, action, name, tensor);
-  });
+  run_microbatches(
+      [&](const Action& action, const std::string& name, Tensor tensor) { look(1, action, name, tensor); });
   for (const parallel::Parameter& parameter : store_.parameters())
     if (parameter.spec().trained)
       look(2, Action::backward(0), "the gradient of " + parameter.name(), parameter.gradient());

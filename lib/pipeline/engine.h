@@ -71,8 +71,8 @@ class Engine {
 
  private:
   void check_memory(int64_t available_bytes) const;
-  // Forward and backward of the microbatches in batches_; `loss` and `routing` are added to.
-  void run_microbatches(ExactSum& loss, model::RoutingTotals& routing, const ActionObserver& observer);
+  // Forward and backward of the microbatches in batches_.
+  model::Counts run_microbatches(const ActionObserver& observer);
 
   const config::Config& config_;
   comm::Communicator& communicator_;

@@ -40,7 +40,7 @@ Executor::Executor(const config::Config& config, comm::Communicator& communicato
   if (config.model.moe) dispatch_.emplace(communicator, device, tensor_, config.model.moe->experts);
 }
 
-void Executor::run(std::span<const Action> actions, const Execution& execution, ExactSum& loss) {
+void Executor::run(std::span<const Action> actions, const Execution& execution, model::Counts& counts) {
   const int64_t stage = pipeline_.rank();
   for (const Action& action : actions) {
     communicator_.progress();
@@ -60,8 +60,8 @@ void Executor::run(std::span<const Action> actions, const Execution& execution, 
             pipeline_.receive(parcel->message, stage + 1, fmt::format("gradients of microbatch {}", microbatch));
         break;
       }
-      case Action::Kind::forward: forward(action, execution, loss); break;
-      case Action::Kind::backward: backward(action, execution); break;
+      case Action::Kind::forward: forward(action, execution, counts); break;
+      case Action::Kind::backward: backward(action, execution, counts); break;
       case Action::Kind::send_activation: post_send(activations_, microbatch, stage + 1, "activations"); break;
       case Action::Kind::send_gradient: post_send(gradients_, microbatch, stage - 1, "gradients"); break;
     }
@@ -74,7 +74,7 @@ void Executor::run(std::span<const Action> actions, const Execution& execution, 
   QUINTET_CHECK(in_flight_.empty() && activations_.empty() && gradients_.empty(), "the list of actions ends early");
 }
 
-void Executor::forward(const Action& action, const Execution& execution, ExactSum& loss) {
+void Executor::forward(const Action& action, const Execution& execution, model::Counts& counts) {
   const model::StagePart& part = stage_.part();
   InFlight& in_flight = part.is_first ? open(action.microbatch, execution) : *in_flight_.at(action.microbatch);
   in_flight.arrival.wait();
@@ -85,13 +85,13 @@ void Executor::forward(const Action& action, const Execution& execution, ExactSu
   model::Pass forward = pass(in_flight, execution, execution.observer ? &observer : nullptr);
   {
     const Stopwatch stopwatch(computed_seconds_);
-    stage_.forward(forward, in_flight.input, output ? output->message : Tensor{}, in_flight.saved, loss);
+    stage_.forward(forward, in_flight.input, output ? output->message : Tensor{}, in_flight.saved);
   }
   if (output) activations_[action.microbatch] = std::move(output);
-  if (!execution.training) close(action.microbatch);
+  if (execution.mode == model::Mode::evaluate) close(action.microbatch, counts);
 }
 
-void Executor::backward(const Action& action, const Execution& execution) {
+void Executor::backward(const Action& action, const Execution& execution, model::Counts& counts) {
   const model::StagePart& part = stage_.part();
   InFlight& in_flight = *in_flight_.at(action.microbatch);
   ParcelPointer& gradient = gradients_[action.microbatch];
@@ -109,7 +109,7 @@ void Executor::backward(const Action& action, const Execution& execution) {
     free_.push_back(std::move(gradient));
     gradients_.erase(action.microbatch);
   }
-  close(action.microbatch);
+  close(action.microbatch, counts);
 }
 
 Executor::InFlight& Executor::open(int64_t microbatch, const Execution& execution) {
@@ -142,8 +142,9 @@ Executor::InFlight& Executor::open(int64_t microbatch, const Execution& executio
   return opened;
 }
 
-void Executor::close(int64_t microbatch) {
+void Executor::close(int64_t microbatch, model::Counts& counts) {
   const auto closed = in_flight_.find(microbatch);
+  stage_.add_counts(closed->second->saved, counts);
   closed->second->arena.reset();
   idle_.push_back(std::move(closed->second));
   in_flight_.erase(closed);
@@ -158,11 +159,11 @@ model::Pass Executor::pass(InFlight& in_flight, const Execution& execution, cons
           .units = execution.units,
           .batch = in_flight.batch,
           .types = types_,
-          .dropout = execution.training ? config_.model.dropout : 0,
+          .mode = execution.mode,
+          .dropout = config_.model.dropout,
           .seed = static_cast<uint64_t>(config_.run.seed),
           .loss_scale = execution.loss_scale,
           .dispatch = dispatch_ ? &*dispatch_ : nullptr,
-          .routing = execution.routing,
           .observer = observer};
 }
 

@@ -11,7 +11,6 @@
 #include <string>
 #include <vector>
 
-#include "lib/base/exact_sum.h"
 #include "lib/comm/communicator.h"
 #include "lib/config/config.h"
 #include "lib/data/batch.h"
@@ -29,13 +28,12 @@ using ActionObserver = std::function<void(const Action& action, const std::strin
 
 // What a run of a list is for.
 struct Execution {
-  parallel::UnitObserver& units;  // told of every use of parameters
-  bool training = true;           // else an evaluation: no dropout, and nothing is kept after a forward
-  double loss_scale = 0;          // 1 / tokens that count in the global batch
+  parallel::UnitObserver& units;          // told of every use of parameters
+  model::Mode mode = model::Mode::train;  // or evaluate: nothing is kept after a forward
+  double loss_scale = 0;                  // 1 / tokens that count in the global batch
   // The batch of a microbatch, on the host; asked for once, when the microbatch begins.
   std::function<data::Batch&(int64_t microbatch)> batch;
-  ActionObserver observer;                  // may be empty
-  model::RoutingTotals* routing = nullptr;  // where the routers of a training step count
+  ActionObserver observer;  // may be empty
 };
 
 class Executor {
@@ -43,8 +41,8 @@ class Executor {
   Executor(const config::Config& config, comm::Communicator& communicator, device::Device& device,
            device::MemoryLedger& ledger, const model::Stage& stage, const device::ElementTypes& types);
 
-  // Adds the token losses of the last stage to `loss`. Returns once all that was sent has been taken.
-  void run(std::span<const Action> actions, const Execution& execution, ExactSum& loss);
+  // Adds what the microbatches' passes count, each once. Returns once all that was sent has been taken.
+  void run(std::span<const Action> actions, const Execution& execution, model::Counts& counts);
 
   // Seconds that forwards and backwards have taken since the executor was made.
   double computed_seconds() const { return computed_seconds_; }
@@ -71,9 +69,10 @@ class Executor {
   };
 
   InFlight& open(int64_t microbatch, const Execution& execution);
-  void close(int64_t microbatch);
-  void forward(const Action& action, const Execution& execution, ExactSum& loss);
-  void backward(const Action& action, const Execution& execution);
+  // The microbatch's passes are done.
+  void close(int64_t microbatch, model::Counts& counts);
+  void forward(const Action& action, const Execution& execution, model::Counts& counts);
+  void backward(const Action& action, const Execution& execution, model::Counts& counts);
   model::Pass pass(InFlight& in_flight, const Execution& execution, const model::Observer* observer);
   ParcelPointer take_parcel();
   void post_send(std::map<int64_t, ParcelPointer>& outbox, int64_t microbatch, int64_t to, const char* what);
