@@ -21,7 +21,6 @@ constexpr std::array kUnbuilt = {
                      c.parallel.pipeline.schedule == PipelineSchedule::zero_bubble;
             },
             "gpipe or 1f1b"},
-    Unbuilt{"parallel.zero.stage", [](const Config& c) { return c.parallel.zero.stage > 1; }, "0 or 1"},
     Unbuilt{"parallel.recompute", [](const Config& c) { return c.parallel.recompute != Recompute::none; }, "none"},
     Unbuilt{"train.max_seconds", [](const Config& c) { return c.train.max_seconds > 0; }, "0"},
     Unbuilt{"data.format",

@@ -16,6 +16,7 @@ Head::Head(parallel::ParameterStore& store, const config::Config& config, const 
   if (weight_ == nullptr)
     weight_ = &store.add(config.model.tie_embeddings ? embedding_table(config.model, store.mesh())
                                                      : vocabulary_matrix("output.weight", config.model, store.mesh()));
+  if (tied != nullptr) store.lend(tied->unit());
   store.end_unit();
 }
 

@@ -23,8 +23,8 @@ ReplicaSums::ReplicaSums(device::Device& device, device::MemoryLedger& ledger, c
     Share& share = shares[sharers];
     share.group = &group_of(communicator, sharers);
     share.what = fmt::format("gradients that {} ranks along {} share", sharers.ranks, name_of(sharers.axis));
-    share.gradients.push_back(store.gradients(span.begin, span.count));
-    share.elements += span.count;
+    share.gradients.push_back(store.gradients(span.range));
+    share.elements += span.range.count;
   }
   for (auto& [sharers, share] : shares) {
     if (share.gradients.size() > 1)

@@ -1,121 +1,99 @@
 #include "lib/optimizer/zero.h"
 
-#include "lib/base/integers.h"
+#include <algorithm>
 
 namespace quintet::optimizer {
+
+using parallel::Extent;
+
+ZeroExtents extents_of(int64_t zero_stage) {
+  const auto from = [&](int64_t stage) { return zero_stage >= stage ? Extent::own_piece : Extent::whole; };
+  return {.weights = from(3), .gradients = from(2), .state = from(1)};
+}
+
 ZeroOptimizer::ZeroOptimizer(device::Device& device, device::MemoryLedger& ledger, comm::Communicator& communicator,
                              parallel::ParameterStore& store, const config::Optimizer& config, const config::Zero& zero)
     : device_(device),
+      ledger_(ledger),
       communicator_(communicator),
       store_(store),
       config_(config),
-      shards_state_(zero.stage >= 1),
+      sums_whole_(zero.stage == 0),
       overlap_(zero.overlap) {
-  int64_t elements = 0;
-  std::vector<parallel::ParameterSpan> updated_spans;
-  for (const parallel::Bucket& bucket : store.buckets()) {
-    state_offset_.push_back(elements);
-    const Range range = updated(bucket);
-    elements += range.count;
-    const auto spans = parallel::ParameterStore::spans(bucket, range.begin, range.count);
-    updated_spans.insert(updated_spans.end(), spans.begin(), spans.end());
-  }
-  replica_sums_.emplace(device, ledger, communicator, store, updated_spans);
+  const ZeroExtents extents = extents_of(zero.stage);
+  store.allocate(device, ledger, extents.weights, extents.gradients);
   const device::ElementTypes& types = store.types();
-  first_moment_ = device::Buffer(device, ledger, "optimizer", types.state, elements);
-  second_moment_ = device::Buffer(device, ledger, "optimizer", types.state, elements);
-  if (types.has_masters()) master_ = device::Buffer(device, ledger, "master weights", types.state, elements);
+  const auto state = [&](const char* owner) {
+    return parallel::FlatBuffer(device, ledger, owner, types.state, store.buckets(), extents.state);
+  };
+  first_moment_ = state("optimizer");
+  second_moment_ = state("optimizer");
+  if (types.has_masters()) master_ = state("master weights");
+  const GradientContext context = {
+      .device = device, .ledger = ledger, .communicator = communicator, .store = store, .overlap = overlap_};
+  gradients_ =
+      extents.gradients == Extent::whole ? make_whole_gradients(context, sums_whole_) : make_sharded_gradients(context);
+  if (extents.weights == Extent::own_piece) gathered_.emplace(device, ledger, communicator, store, overlap_);
+  std::vector<parallel::ParameterSpan> updated;
+  for (const parallel::Bucket& bucket : store.buckets()) {
+    const auto spans = parallel::ParameterStore::spans(bucket, held(bucket, extents.state));
+    updated.insert(updated.end(), spans.begin(), spans.end());
+  }
+  replica_sums_.emplace(device, ledger, communicator, store, updated);
 }
 
 void ZeroOptimizer::initialise(uint64_t seed) {
+  store_.initialise(device_, seed);
   if (!store_.types().has_masters()) return;
-  for (size_t i = 0; i < store_.buckets().size(); ++i) {
-    const Range range = updated(store_.buckets()[i]);
-    for (const parallel::ParameterSpan& span :
-         parallel::ParameterStore::spans(store_.buckets()[i], range.begin, range.count))
-      store_.draw(device_, seed, span, master_.slice(state_offset_[i] + span.begin - range.begin, span.count));
-  }
-}
-
-comm::ProcessGroup& ZeroOptimizer::group_of(const parallel::Bucket& bucket) const {
-  return communicator_.group(bucket.data_axes, Axis::dp);
-}
-
-comm::ProcessGroup& ZeroOptimizer::uncounted_group_of(const parallel::Bucket& bucket) const {
-  return communicator_.group(bucket.data_axes, std::nullopt);
-}
-
-ZeroOptimizer::Range ZeroOptimizer::owned(const parallel::Bucket& bucket) const {
-  const comm::ProcessGroup& group = group_of(bucket);
-  const int64_t piece = div_exact(bucket.elements, group.size());
-  return {bucket.begin + group.rank() * piece, piece};
-}
-
-ZeroOptimizer::Range ZeroOptimizer::updated(const parallel::Bucket& bucket) const {
-  return shards_state_ ? owned(bucket) : Range{bucket.begin, bucket.elements};
+  for (const parallel::Bucket& bucket : store_.buckets())
+    for (const parallel::ParameterSpan& span : parallel::ParameterStore::spans(bucket, held(bucket, master_.extent())))
+      store_.draw(device_, seed, span, master_.slice(span.range));
 }
 
 void ZeroOptimizer::begin_step(int64_t microbatches) {
-  device_.fill(store_.all_gradients(), 0);
-  open_.assign(store_.units().size(), microbatches);
-  missing_.clear();
-  for (const parallel::Bucket& bucket : store_.buckets()) missing_.push_back(bucket.parameters.size());
-  reductions_.clear();
+  look_ = {};
+  gradients_->begin_step(microbatches);
+  if (gathered_) gathered_->begin(/*training=*/true);
 }
 
-void ZeroOptimizer::begin_pass_without_reduction() {
-  device_.fill(store_.all_gradients(), 0);
-  open_.clear();
+void ZeroOptimizer::begin_evaluation() {
+  if (gathered_) gathered_->begin(/*training=*/false);
 }
 
-void ZeroOptimizer::before(const parallel::Unit& /*unit*/, parallel::Use /*use*/) {}
+void ZeroOptimizer::begin_search(Look look) {
+  begin_step(0);
+  look_ = std::move(look);
+}
+
+void ZeroOptimizer::before(const parallel::Unit& unit, parallel::Use use) {
+  if (gathered_ && needs_weights(use)) gathered_->before(unit);
+  if (adds_gradients(use)) gradients_->before(unit);
+}
 
 void ZeroOptimizer::after(const parallel::Unit& unit, parallel::Use use) {
   communicator_.progress();
-  if (!parallel::completes_gradients(use) || open_.empty()) return;
-  QUINTET_CHECK(open_[unit.index] > 0, "{} has more backward passes than microbatches", unit.name);
-  if (--open_[unit.index] > 0) return;
-  for (auto parameter = unit.parameters.rbegin(); parameter != unit.parameters.rend(); ++parameter) {
-    if (!(*parameter)->spec().trained) continue;
-    const auto bucket = static_cast<size_t>((*parameter)->bucket());
-    if (--missing_[bucket] == 0 && overlap_) start_reduction(bucket);
+  if (completes_gradients(use) && look_) {
+    for (const parallel::Parameter* parameter : unit.parameters)
+      if (parameter->spec().trained) look_(*parameter);
+    gradients_->discard(unit);
+  } else if (completes_gradients(use)) {
+    gradients_->complete(unit);
   }
-}
-
-void ZeroOptimizer::start_reduction(size_t index) {
-  const parallel::Bucket& bucket = store_.buckets()[index];
-  const Tensor gradients = store_.gradients(bucket.begin, bucket.elements);
-  const std::string what = fmt::format("gradients of bucket {}", index);
-  comm::ProcessGroup& group = group_of(bucket);
-  if (!shards_state_) {
-    reductions_.push_back(group.all_reduce(gradients, comm::Reduction::sum, what));
-    return;
-  }
-  const Range piece = owned(bucket);
-  reductions_.push_back(group.reduce_scatter(gradients, group.even_counts(bucket.elements),
-                                             store_.gradients(piece.begin, piece.count), what));
+  if (gathered_ && needs_weights(use)) gathered_->after(unit);
 }
 
 void ZeroOptimizer::finish_reduction() {
-  for (size_t i = 0; i < missing_.size(); ++i) {
-    QUINTET_CHECK(missing_[i] == 0, "{} gradients of bucket {} are missing", missing_[i], i);
-    if (overlap_) continue;
-    start_reduction(i);
-    reductions_.back().wait();
-  }
-  for (comm::Handle& reduction : reductions_) reduction.wait();
+  gradients_->finish();
   replica_sums_->sum();
 }
 
 void ZeroOptimizer::add_squared_norm(ExactSum& sum) {
   // Of ranks that hold the same parameter the first counts; data ranks count their own pieces.
   std::vector<Tensor> counted;
-  for (const parallel::Bucket& bucket : store_.buckets()) {
-    const Range piece = owned(bucket);
-    for (const parallel::ParameterSpan& span : parallel::ParameterStore::spans(bucket, piece.begin, piece.count))
+  for (const parallel::Bucket& bucket : store_.buckets())
+    for (const parallel::ParameterSpan& span : parallel::ParameterStore::spans(bucket, bucket.own))
       if (parallel::is_first_holder(span.parameter->spec(), store_.mesh(), store_.coordinate()))
-        counted.push_back(store_.gradients(span.begin, span.count));
-  }
+        counted.push_back(store_.gradients(span.range));
   device_.squared_norm(counted, sum);
 }
 
@@ -128,41 +106,54 @@ void ZeroOptimizer::update(double learning_rate, double gradient_scale) {
                                .weight_decay = config_.weight_decay,
                                .gradient_scale = gradient_scale,
                                .update = updates_};
+  const Extent state = first_moment_.extent();
+  const bool shares_weights = state == Extent::own_piece && store_.weights_extent() == Extent::whole;
   std::vector<comm::Handle> gathers;
   for (size_t i = 0; i < store_.buckets().size(); ++i) {
     const parallel::Bucket& bucket = store_.buckets()[i];
-    const Range range = updated(bucket);
     std::vector<device::AdamwSpan> spans;
-    for (const parallel::ParameterSpan& span : parallel::ParameterStore::spans(bucket, range.begin, range.count)) {
-      const int64_t state = state_offset_[i] + span.begin - range.begin;
-      spans.push_back({.weight = store_.weights(span.begin, span.count),
-                       .gradient = store_.gradients(span.begin, span.count),
-                       .first_moment = first_moment_.slice(state, span.count),
-                       .second_moment = second_moment_.slice(state, span.count),
-                       .master = store_.types().has_masters() ? master_.slice(state, span.count) : Tensor{},
+    for (const parallel::ParameterSpan& span : parallel::ParameterStore::spans(bucket, held(bucket, state)))
+      spans.push_back({.weight = store_.weights(span.range),
+                       .gradient = store_.gradients(span.range),
+                       .first_moment = first_moment_.slice(span.range),
+                       .second_moment = second_moment_.slice(span.range),
+                       .master = store_.types().has_masters() ? master_.slice(span.range) : Tensor{},
                        .decay = span.parameter->decays()});
-    }
     device_.adamw(spans, step);
-    if (!shards_state_) continue;
-    comm::ProcessGroup& group = group_of(bucket);
-    gathers.push_back(group.all_gather(store_.weights(range.begin, range.count), group.even_counts(bucket.elements),
-                                       store_.weights(bucket.begin, bucket.elements),
-                                       fmt::format("weights of bucket {}", i)));
+    if (!shares_weights) continue;
+    comm::ProcessGroup& group = data_group(communicator_, bucket.data_axes);
+    gathers.push_back(group.all_gather(store_.weights(bucket.own), group.even_counts(bucket.all.count),
+                                       store_.weights(bucket.all), fmt::format("weights of bucket {}", i)));
     if (!overlap_) gathers.back().wait();
   }
   for (comm::Handle& gather : gathers) gather.wait();
 }
 
-void ZeroOptimizer::gather_gradients() {
-  if (!shards_state_) return;
-  for (const parallel::Bucket& bucket : store_.buckets()) {
-    const Range piece = owned(bucket);
-    comm::ProcessGroup& group = uncounted_group_of(bucket);
-    group
-        .all_gather(store_.gradients(piece.begin, piece.count), group.even_counts(bucket.elements),
-                    store_.gradients(bucket.begin, bucket.elements), "gradients for a dump")
-        .wait();
+Tensor ZeroOptimizer::whole(const parallel::Parameter& parameter, Values values, device::Buffer& memory) {
+  const bool weights = values == Values::weights;
+  if (!parameter.spec().trained) return weights ? parameter.weight() : Tensor{};
+  const parallel::Range range = {parameter.offset(), parameter.elements()};
+  const parallel::Bucket& bucket = store_.buckets()[static_cast<size_t>(parameter.bucket())];
+  const auto values_of = [&](parallel::Range part) { return weights ? store_.weights(part) : store_.gradients(part); };
+  // Where reduced gradients are whole by their extent, stage 1 has summed the own piece only.
+  if (weights ? store_.weights_extent() == Extent::whole : sums_whole_)
+    return values_of(range).reshaped(parameter.shape());
+
+  comm::ProcessGroup& group = data_group(communicator_, bucket.data_axes, /*counted=*/false);
+  std::vector<int64_t> counts;  // of the parameter's elements that each data rank owns
+  parallel::Range own;
+  for (int64_t member = 0; member < group.size(); ++member) {
+    const int64_t begin = bucket.all.begin + member * bucket.own.count;
+    const int64_t first = std::clamp(begin, range.begin, range.end());
+    counts.push_back(std::clamp(begin + bucket.own.count, range.begin, range.end()) - first);
+    if (member == group.rank()) own = {first, counts.back()};
   }
+  const DType dtype = weights ? store_.types().compute : store_.types().gradients;
+  if (memory.tensor().dtype() != dtype || memory.tensor().elements() < range.count)
+    memory = device::Buffer(device_, ledger_, "dumps", dtype, range.count);
+  const Tensor gathered = memory.slice(0, range.count);
+  group.all_gather(own.count > 0 ? values_of(own) : gathered.rows(0, 0), counts, gathered, "a dump").wait();
+  return gathered.reshaped(parameter.shape());
 }
 
 }  // namespace quintet::optimizer

@@ -101,11 +101,14 @@ class Parameter {
   bool decays() const { return spec_.shape.rank() >= 2; }
   AxisSet data_axes() const { return spec_.data_axes(); }
 
+  // Absent between uses of its unit where ranks hold pieces of it only.
   Tensor weight() const { return weight_; }
-  // Summed over microbatches; over ranks once the optimizer has reduced it. Absent where it is not trained.
+  // Summed over microbatches; over ranks once the optimizer has reduced it. Absent where it is not trained, and as
+  // weights are.
   Tensor gradient() const { return gradient_; }
 
-  // Where it lies in the store's flat buffers.
+  size_t unit() const { return unit_; }  // its index
+  // Where it lies in the store's flat numbering.
   int64_t bucket() const { return bucket_; }
   int64_t offset() const { return offset_; }
 
@@ -114,6 +117,7 @@ class Parameter {
   ParameterSpec spec_;
   Shape shape_;
   Tensor weight_, gradient_;
+  size_t unit_ = 0;
   int64_t bucket_ = -1, offset_ = 0;
 };
 

@@ -35,12 +35,15 @@ Parameter& ParameterStore::add(ParameterSpec spec) {
   QUINTET_CHECK(!open_units_.empty(), "{} belongs to no unit", spec.name);
   Parameter& parameter = parameters_.emplace_back();
   open_units_.back()->parameters.push_back(&parameter);
+  parameter.unit_ = open_units_.back()->index;
   parameter.shape_ = shard_shape(spec, mesh_);
   parameter.spec_ = std::move(spec);
   return parameter;
 }
 
-void ParameterStore::lay_out(const device::ElementTypes& types, int64_t bucket_bytes) {
+void ParameterStore::lend(const Unit& unit) { units_[unit.index].lent = true; }
+
+void ParameterStore::lay_out(const device::ElementTypes& types, int64_t bucket_bytes, bool by_unit) {
   types_ = types;
   const int64_t bucket_elements = bucket_bytes / size_of(types.gradients);
   // Parameters join the youngest bucket of their axes; offsets are within the bucket until all are known.
@@ -51,47 +54,62 @@ void ParameterStore::lay_out(const device::ElementTypes& types, int64_t bucket_b
         std::find_if(buckets_.rbegin(), buckets_.rend(), [&](const Bucket& b) { return b.data_axes == axes; });
     const bool joins = youngest != buckets_.rend() && !needs_own_bucket(*parameter) &&
                        !needs_own_bucket(*youngest->parameters.back()) &&
-                       round_up(youngest->elements, kParameterAlignment) + parameter->elements() <= bucket_elements;
-    if (!joins) buckets_.push_back({.data_axes = axes, .begin = 0, .elements = 0, .parameters = {}});
+                       (!by_unit || youngest->parameters.back()->unit() == parameter->unit()) &&
+                       round_up(youngest->all.count, kParameterAlignment) + parameter->elements() <= bucket_elements;
+    if (!joins) buckets_.push_back({.data_axes = axes, .all = {}, .own = {}, .parameters = {}});
     Bucket& bucket = joins ? *youngest : buckets_.back();
     parameter->bucket_ = &bucket - buckets_.data();
-    parameter->offset_ = round_up(bucket.elements, kParameterAlignment);
+    parameter->offset_ = round_up(bucket.all.count, kParameterAlignment);
     bucket.parameters.push_back(&*parameter);
-    bucket.elements = parameter->offset_ + parameter->elements();
+    bucket.all.count = parameter->offset_ + parameter->elements();
   }
   int64_t begin = 0;
   for (Bucket& bucket : buckets_) {
-    bucket.begin = begin;
-    bucket.elements = round_up(bucket.elements, std::lcm(mesh_.size(bucket.data_axes), kBucketAlignment));
-    begin += bucket.elements;
+    const int64_t rank = mesh_.rank_of(coordinate_);
+    const std::vector<int64_t> owners = mesh_.group_of(rank, bucket.data_axes);
+    const int64_t place = std::find(owners.begin(), owners.end(), rank) - owners.begin();
+    bucket.all = {begin, round_up(bucket.all.count, std::lcm(std::ssize(owners), kBucketAlignment))};
+    bucket.own.count = div_exact(bucket.all.count, std::ssize(owners));
+    bucket.own.begin = begin + place * bucket.own.count;
+    begin = bucket.all.end();
   }
   for (Parameter& parameter : parameters_)
-    if (parameter.spec().trained) parameter.offset_ += buckets_[static_cast<size_t>(parameter.bucket_)].begin;
+    if (parameter.spec().trained) parameter.offset_ += buckets_[static_cast<size_t>(parameter.bucket_)].all.begin;
 }
 
-void ParameterStore::allocate(device::Device& device, device::MemoryLedger& ledger) {
-  weights_ = device::Buffer(device, ledger, "weights", types_.compute, flat_elements());
-  gradients_ = device::Buffer(device, ledger, "gradients", types_.gradients, flat_elements());
+void ParameterStore::allocate(device::Device& device, device::MemoryLedger& ledger, Extent weights, Extent gradients) {
+  weights_ = FlatBuffer(device, ledger, "weights", types_.compute, buckets_, weights);
+  gradients_ = FlatBuffer(device, ledger, "gradients", types_.gradients, buckets_, gradients);
+  for (const Bucket& bucket : buckets_) {
+    if (weights == Extent::whole) bind_weights(bucket, weights_.slice(bucket.all));
+    if (gradients == Extent::whole) bind_gradients(bucket, gradients_.slice(bucket.all));
+  }
   int64_t untrained = 0;
   for (const Parameter& parameter : parameters_)
     if (!parameter.spec().trained) untrained += parameter.elements();
   untrained_ = device::Buffer(device, ledger, "weights", types_.statistics, untrained);
   untrained = 0;
   for (Parameter& parameter : parameters_) {
-    if (parameter.spec().trained) {
-      parameter.weight_ = weights_.slice(parameter.offset_, parameter.elements()).reshaped(parameter.shape_);
-      parameter.gradient_ = gradients_.slice(parameter.offset_, parameter.elements()).reshaped(parameter.shape_);
-    } else {
-      parameter.weight_ = untrained_.slice(untrained, parameter.elements()).reshaped(parameter.shape_);
-      untrained += parameter.elements();
-    }
+    if (parameter.spec().trained) continue;
+    parameter.weight_ = untrained_.slice(untrained, parameter.elements()).reshaped(parameter.shape_);
+    untrained += parameter.elements();
   }
 }
 
+void ParameterStore::bind(const Bucket& bucket, Tensor values, Tensor Parameter::*view) {
+  for (Parameter* parameter : bucket.parameters)
+    parameter->*view =
+        values ? values.rows(parameter->offset() - bucket.all.begin, parameter->elements()).reshaped(parameter->shape())
+               : Tensor{};
+}
+
 void ParameterStore::initialise(device::Device& device, uint64_t seed) {
+  for (const Bucket& bucket : buckets_)
+    for (const ParameterSpan& span : spans(bucket, held(bucket, weights_.extent())))
+      draw(device, seed, span, weights_.slice(span.range));
   for (const Parameter& parameter : parameters_)
-    draw(device, seed, {&parameter, parameter.offset(), parameter.elements()},
-         parameter.weight().reshaped({parameter.elements()}));
+    if (!parameter.spec().trained)
+      draw(device, seed, {&parameter, {0, parameter.elements()}}, parameter.weight().reshaped({parameter.elements()}));
 }
 
 void ParameterStore::draw(device::Device& device, uint64_t seed, const ParameterSpan& span, Tensor values) const {
@@ -99,9 +117,10 @@ void ParameterStore::draw(device::Device& device, uint64_t seed, const Parameter
   constexpr int64_t kGrain = 4096, kChunk = int64_t{1} << 22;  // elements on the host at a time
   const ParameterSpec& spec = span.parameter->spec();
   const uint64_t stream = stream_of("init", spec.name);
-  std::vector<Drawn> drawn(static_cast<size_t>(std::min(span.count, kChunk)));
-  for (int64_t done = 0; done < span.count; done += kChunk) {
-    const int64_t first = span.begin - span.parameter->offset() + done, count = std::min(span.count - done, kChunk);
+  std::vector<Drawn> drawn(static_cast<size_t>(std::min(span.range.count, kChunk)));
+  for (int64_t done = 0; done < span.range.count; done += kChunk) {
+    const int64_t first = span.range.begin - span.parameter->offset() + done,
+                  count = std::min(span.range.count - done, kChunk);
     parallel_for(device.threads(), count, kGrain, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         const int64_t element = global_element(spec, mesh_, coordinate_, first + i);
@@ -115,16 +134,28 @@ void ParameterStore::draw(device::Device& device, uint64_t seed, const Parameter
   }
 }
 
-int64_t ParameterStore::flat_elements() const {
-  return buckets_.empty() ? 0 : buckets_.back().begin + buckets_.back().elements;
+std::vector<const Bucket*> ParameterStore::buckets_of(const Unit& unit) const {
+  std::vector<const Bucket*> buckets;
+  for (const Parameter* parameter : unit.parameters) {
+    if (!parameter->spec().trained) continue;
+    const Bucket* bucket = &buckets_[static_cast<size_t>(parameter->bucket())];
+    if (std::find(buckets.begin(), buckets.end(), bucket) == buckets.end()) buckets.push_back(bucket);
+  }
+  return buckets;
 }
 
-std::vector<ParameterSpan> ParameterStore::spans(const Bucket& bucket, int64_t begin, int64_t count) {
+int64_t ParameterStore::elements(Extent extent) const {
+  int64_t elements = 0;
+  for (const Bucket& bucket : buckets_) elements += held(bucket, extent).count;
+  return elements;
+}
+
+std::vector<ParameterSpan> ParameterStore::spans(const Bucket& bucket, Range range) {
   std::vector<ParameterSpan> spans;
   for (const Parameter* parameter : bucket.parameters) {
-    const int64_t first = std::max(begin, parameter->offset());
-    const int64_t last = std::min(begin + count, parameter->offset() + parameter->elements());
-    if (first < last) spans.push_back({parameter, first, last - first});
+    const int64_t first = std::max(range.begin, parameter->offset());
+    const int64_t last = std::min(range.end(), parameter->offset() + parameter->elements());
+    if (first < last) spans.push_back({parameter, {first, last - first}});
   }
   return spans;
 }

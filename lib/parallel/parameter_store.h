@@ -1,34 +1,24 @@
-// All parameters of a rank in flat buffers: one for weights, one for gradients, cut into buckets that are reduced and
-// gathered as wholes. Parameters stand in the order in which backward finishes them, so that a bucket's reduction can
-// start while earlier layers still compute.
+// All parameters of a rank, by unit and in one flat numbering that is cut into buckets. Parameters are numbered in the
+// order in which backward finishes them, so that a bucket's reduction can start while earlier layers still compute.
 #pragma once
 
 #include <cstdint>
 #include <deque>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "lib/device/element_types.h"
 #include "lib/device/memory.h"
+#include "lib/parallel/flat_buffer.h"
 #include "lib/parallel/parameter.h"
 
 namespace quintet::parallel {
 
-// A run of the flat buffers. Every parameter in it starts at a multiple of 64 elements, and its end is padded to a
-// multiple of lcm(ranks that share the reduction, 128), so that it falls into equal pieces for them. Experts have
-// buckets apart from what all ranks along ep hold, and a tied embedding that two stages hold has one of its own.
-struct Bucket {
-  AxisSet data_axes;     // of its parameters
-  int64_t begin = 0;     // in the flat buffers
-  int64_t elements = 0;  // padding included
-  std::vector<const Parameter*> parameters;
-};
-
-// A parameter's elements within some range of the flat buffers.
+// A parameter's elements within some range of the flat numbering.
 struct ParameterSpan {
   const Parameter* parameter;
-  int64_t begin;  // in the flat buffers
-  int64_t count;
+  Range range;
 };
 
 class ParameterStore {
@@ -43,15 +33,22 @@ class ParameterStore {
   void end_unit();
   // Registers a parameter of the unit that began last; the reference stays valid. Layers register in forward order.
   Parameter& add(ParameterSpec spec);
+  // A layer outside of the unit uses its parameters, too.
+  void lend(const Unit& unit);
 
-  // Lays out the buckets. `bucket_bytes` bounds a bucket's gradients; a parameter larger than that has a bucket of its
-  // own.
-  void lay_out(const device::ElementTypes& types, int64_t bucket_bytes);
-  // Takes the memory, zeroed. What is not trained lies outside of the flat buffers, in the type of statistics.
-  void allocate(device::Device& device, device::MemoryLedger& ledger);
+  // Numbers the parameters and lays out the buckets. `bucket_bytes` bounds a bucket's gradients; a parameter larger
+  // than that has a bucket of its own. With `by_unit` no bucket holds parameters of two units.
+  void lay_out(const device::ElementTypes& types, int64_t bucket_bytes, bool by_unit = false);
+  // Takes the memory, zeroed. What is not trained lies outside of the flat buffers, in the type of statistics. Where
+  // only this rank's pieces are held, parameters have no weights or gradients before they are bound.
+  void allocate(device::Device& device, device::MemoryLedger& ledger, Extent weights = Extent::whole,
+                Extent gradients = Extent::whole);
+  // Makes `values`, the whole of the bucket, its parameters' weights or gradients; absent: they have none.
+  void bind_weights(const Bucket& bucket, Tensor values) { bind(bucket, values, &Parameter::weight_); }
+  void bind_gradients(const Bucket& bucket, Tensor values) { bind(bucket, values, &Parameter::gradient_); }
 
-  // Fills the weights. Element i of a tensor is drawn by (seed, i, name) and rounded to fp32, so that every mesh and
-  // every precision starts from the same bits.
+  // Fills the weights that are held. Element i of a tensor is drawn by (seed, i, name) and rounded to fp32, so that
+  // every mesh and every precision starts from the same bits.
   void initialise(device::Device& device, uint64_t seed);
   // The same values in fp32 for some elements, which may be a master copy: `values`, in the device's memory.
   void draw(device::Device& device, uint64_t seed, const ParameterSpan& span, Tensor values) const;
@@ -59,20 +56,27 @@ class ParameterStore {
   const std::deque<Parameter>& parameters() const { return parameters_; }
   const std::deque<Unit>& units() const { return units_; }
   std::span<const Bucket> buckets() const { return buckets_; }
-  // Elements of the flat buffers, padding included.
-  int64_t flat_elements() const;
+  // The buckets that hold parameters of the unit.
+  std::vector<const Bucket*> buckets_of(const Unit& unit) const;
+  // Elements that a rank holds of all buckets, padding included.
+  int64_t elements(Extent extent) const;
   const device::ElementTypes& types() const { return types_; }
   const Mesh& mesh() const { return mesh_; }
   const Coordinate& coordinate() const { return coordinate_; }
 
-  Tensor weights(int64_t begin, int64_t count) const { return weights_.slice(begin, count); }
-  Tensor gradients(int64_t begin, int64_t count) const { return gradients_.slice(begin, count); }
+  // Of a range that is held.
+  Tensor weights(Range range) const { return weights_.slice(range); }
+  Tensor gradients(Range range) const { return gradients_.slice(range); }
   Tensor all_gradients() const { return gradients_.tensor(); }
+  Extent weights_extent() const { return weights_.extent(); }
+  Extent gradients_extent() const { return gradients_.extent(); }
 
-  // The parameters, or parts of them, between `begin` and `begin + count` of a bucket's range.
-  static std::vector<ParameterSpan> spans(const Bucket& bucket, int64_t begin, int64_t count);
+  // The parameters, or parts of them, within a part of the bucket.
+  static std::vector<ParameterSpan> spans(const Bucket& bucket, Range range);
 
  private:
+  void bind(const Bucket& bucket, Tensor values, Tensor Parameter::*view);
+
   const Mesh& mesh_;
   Coordinate coordinate_;
   std::deque<Parameter> parameters_;
@@ -80,7 +84,8 @@ class ParameterStore {
   std::vector<Unit*> open_units_;
   std::vector<Bucket> buckets_;
   device::ElementTypes types_;
-  device::Buffer weights_, gradients_, untrained_;
+  FlatBuffer weights_, gradients_;
+  device::Buffer untrained_;
 };
 
 }  // namespace quintet::parallel

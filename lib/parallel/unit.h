@@ -16,6 +16,7 @@ struct Unit {
   std::string name;  // "embedding", "layers.3", "layers.3.moe.experts", "head"
   size_t index = 0;  // in the store: units are numbered in forward order
   std::vector<const Parameter*> parameters;
+  bool lent = false;  // to a layer of another unit
 };
 
 // What a layer does with a unit's parameters for one microbatch.

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <map>
 
 #include "lib/base/integers.h"
 #include "lib/optimizer/clipping.h"
@@ -77,23 +78,20 @@ Engine::Engine(const config::Config& config, comm::Communicator& communicator, d
   check_actions(config, microbatches());
   stage_.emplace(store_, config, rope_, part_of_stage(config, store_.coordinate()[Axis::pp]));
   const auto bucket_bytes = static_cast<int64_t>(config.parallel.zero.bucket_mb * 1024 * 1024);
-  store_.lay_out(types_, bucket_bytes);
+  store_.lay_out(types_, bucket_bytes, /*by_unit=*/config.parallel.zero.stage >= 2);
   check_memory(available_bytes);
-  store_.allocate(device, ledger_);
   optimizer_.emplace(device, ledger_, communicator, store_, config.optimizer, config.parallel.zero);
-  store_.initialise(device, static_cast<uint64_t>(config.run.seed));
   optimizer_->initialise(static_cast<uint64_t>(config.run.seed));
   executor_.emplace(config, communicator, device, ledger_, *stage_, types_);
 }
 
 void Engine::check_memory(int64_t available_bytes) const {
   constexpr double kMiB = 1024.0 * 1024.0;
-  // Weights and gradients whole, two moments and master weights sharded; activations come on top.
-  const int64_t whole = size_of(types_.compute) + size_of(types_.gradients);
-  const int64_t sharded = (types_.has_masters() ? 3 : 2) * size_of(types_.state);
-  int64_t state = store_.flat_elements() * whole;
-  for (const parallel::Bucket& bucket : store_.buckets())
-    state += bucket.elements / (config_.parallel.zero.stage >= 1 ? store_.mesh().size(bucket.data_axes) : 1) * sharded;
+  // Two moments and master weights; activations and whole units come on top.
+  const optimizer::ZeroExtents extents = optimizer::extents_of(config_.parallel.zero.stage);
+  int64_t state = store_.elements(extents.weights) * size_of(types_.compute) +
+                  store_.elements(extents.gradients) * size_of(types_.gradients) +
+                  store_.elements(extents.state) * (types_.has_masters() ? 3 : 2) * size_of(types_.state);
   communicator_.world()
       .all_reduce(Tensor(&state, DType::i64, {1}), comm::Reduction::max, "memory of the fullest stage")
       .wait();
@@ -101,7 +99,7 @@ void Engine::check_memory(int64_t available_bytes) const {
   if (state <= available_bytes / ranks) return;
   fail(ExitCode::config,
        "model: parameters, gradients and optimizer state of {} ranks on node {} need {:.0f} MiB before any activation, "
-       "and {:.0f} MiB are free; choose a smaller model, fewer ranks a node, {}or parallel.zero.stage 1 over more data "
+       "and {:.0f} MiB are free; choose a smaller model, fewer ranks a node, {}or parallel.zero.stage 3 over more data "
        "ranks",
        ranks, communicator_.placement().node, static_cast<double>(state) / kMiB * static_cast<double>(ranks),
        static_cast<double>(available_bytes) / kMiB, config_.model.moe ? "a larger mesh.ep for the experts, " : "");
@@ -176,6 +174,7 @@ double Engine::evaluate(int64_t microbatches, const LoadMicrobatch& load) {
     return batch;
   };
   model::Counts counts;
+  optimizer_->begin_evaluation();
   executor_->run(with_transfers(forward_only(microbatches), config_.mesh.pp, store_.coordinate()[Axis::pp]), execution,
                  counts);
   std::array<ExactSum, 1> sums = {counts.loss};
@@ -193,21 +192,29 @@ std::string Engine::first_non_finite() {
   Moment first = {kNever};
   std::string found;
   int64_t looked_at = 0;
-  const auto look = [&](int64_t phase, const Action& action, const std::string& name, Tensor tensor) {
+  const auto look = [&](int64_t phase, const Action& action, int64_t place, const std::string& name, Tensor tensor) {
     const bool forwards = action.kind == Action::Kind::forward;
-    const Moment moment = {phase, action.microbatch, forwards ? 0 : 1, forwards ? stage : -stage, looked_at++};
+    const Moment moment = {phase, action.microbatch, forwards ? 0 : 1, forwards ? stage : -stage, place};
     if (!(moment < first) || device_.all_finite(tensor)) return;
     first = moment;
     found = name;
   };
-  for (const parallel::Parameter& parameter : store_.parameters())
-    look(0, Action::forward(0), parameter.name(), parameter.weight());
-  optimizer_->begin_pass_without_reduction();
-  run_microbatches(
-      [&](const Action& action, const std::string& name, Tensor tensor) { look(1, action, name, tensor); });
-  for (const parallel::Parameter& parameter : store_.parameters())
-    if (parameter.spec().trained)
-      look(2, Action::backward(0), "the gradient of " + parameter.name(), parameter.gradient());
+  std::map<const parallel::Parameter*, int64_t> places;
+  for (const parallel::Parameter& parameter : store_.parameters()) {
+    places.emplace(&parameter, std::ssize(places));
+    if (!parameter.spec().trained)
+      look(0, Action::forward(0), places.at(&parameter), parameter.name(), parameter.weight());
+  }
+  for (const parallel::Bucket& bucket : store_.buckets())
+    for (const parallel::ParameterSpan& span :
+         parallel::ParameterStore::spans(bucket, held(bucket, store_.weights_extent())))
+      look(0, Action::forward(0), places.at(span.parameter), span.parameter->name(), store_.weights(span.range));
+  optimizer_->begin_search([&](const parallel::Parameter& parameter) {
+    look(2, Action::backward(0), places.at(&parameter), "the gradient of " + parameter.name(), parameter.gradient());
+  });
+  run_microbatches([&](const Action& action, const std::string& name, Tensor tensor) {
+    look(1, action, looked_at++, name, tensor);
+  });
 
   // The earliest find wins, the lowest rank among equals; it tells the others.
   comm::ProcessGroup& world = communicator_.world();

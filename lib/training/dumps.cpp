@@ -26,7 +26,7 @@ std::vector<checkpoint::TensorEntry> entries(pipeline::Engine& engine, bool grad
 }
 
 pipeline::WholeParameters whole_parameters(pipeline::Engine& engine) {
-  return {engine.model_parameters(), engine.communicator(), engine.device(), engine.parameters()};
+  return {engine.model_parameters(), engine.communicator(), engine.device(), engine.parameters(), engine.optimizer()};
 }
 
 }  // namespace
@@ -35,7 +35,7 @@ void dump_weights(pipeline::Engine& engine, const config::Config& config, const 
   const std::vector<checkpoint::TensorEntry> all = entries(engine, /*gradients=*/false);
   pipeline::WholeParameters whole = whole_parameters(engine);
   const auto gather = [&](const checkpoint::TensorEntry& entry) {
-    return whole.gather(entry.name, &parallel::Parameter::weight);
+    return whole.gather(entry.name, pipeline::WholeParameters::Values::weights);
   };
   if (engine.rank() == 0) {
     checkpoint::write_hugging_face(fmt::format("{}/weights/step_{:08}", folder, step), config.model, all, gather);
@@ -46,11 +46,10 @@ void dump_weights(pipeline::Engine& engine, const config::Config& config, const 
 }
 
 void dump_gradients(pipeline::Engine& engine, const std::string& folder, int64_t step) {
-  engine.optimizer().gather_gradients();
   const std::vector<checkpoint::TensorEntry> all = entries(engine, /*gradients=*/true);
   pipeline::WholeParameters whole = whole_parameters(engine);
   const auto gather = [&](const checkpoint::TensorEntry& entry) {
-    return whole.gather(entry.name, &parallel::Parameter::gradient);
+    return whole.gather(entry.name, pipeline::WholeParameters::Values::gradients);
   };
   if (engine.rank() != 0) {
     for (const checkpoint::TensorEntry& entry : all) gather(entry);

@@ -29,17 +29,17 @@ TEST_CASE("buckets hold each parameter once, aligned, in the order of backward",
       int64_t end = 0;
       std::vector<std::string> names;
       for (const Bucket& bucket : store.buckets()) {
-        REQUIRE(bucket.begin == end);
-        REQUIRE(bucket.elements % std::lcm(pieces, int64_t{128}) == 0);
-        int64_t covered = bucket.begin;
+        REQUIRE(bucket.all.begin == end);
+        REQUIRE(bucket.all.count % std::lcm(pieces, int64_t{128}) == 0);
+        int64_t covered = bucket.all.begin;
         for (const Parameter* parameter : bucket.parameters) {
           names.push_back(parameter->name());
-          REQUIRE((parameter->offset() - bucket.begin) % 64 == 0);
+          REQUIRE((parameter->offset() - bucket.all.begin) % 64 == 0);
           REQUIRE(parameter->offset() >= covered);
           covered = parameter->offset() + parameter->elements();
         }
-        REQUIRE(covered <= bucket.begin + bucket.elements);
-        end = bucket.begin + bucket.elements;
+        REQUIRE(covered <= bucket.all.end());
+        end = bucket.all.end();
       }
       REQUIRE(names == std::vector<std::string>{"third", "second", "first"});
       REQUIRE(store.buckets().size() == (bytes == 1 ? 3 : bytes == 400 ? 2 : 1));
@@ -54,12 +54,12 @@ TEST_CASE("spans cut parameters at the borders of a range and leave padding out"
   store.lay_out({}, 100000);
   const Bucket& bucket = store.buckets()[0];
   int64_t elements = 0;
-  for (int64_t begin = 0; begin < bucket.elements; begin += 50)
+  for (int64_t begin = 0; begin < bucket.all.count; begin += 50)
     for (const ParameterSpan& span :
-         ParameterStore::spans(bucket, begin, std::min<int64_t>(50, bucket.elements - begin))) {
-      REQUIRE(span.begin >= begin);
-      REQUIRE(span.begin + span.count <= begin + 50);
-      elements += span.count;
+         ParameterStore::spans(bucket, {begin, std::min<int64_t>(50, bucket.all.count - begin)})) {
+      REQUIRE(span.range.begin >= begin);
+      REQUIRE(span.range.end() <= begin + 50);
+      elements += span.range.count;
     }
   REQUIRE(elements == 10 * 7 + 33 + 8 * 6);
 }
@@ -121,10 +121,10 @@ TEST_CASE("experts stand in buckets of their own that data and context ranks sha
       std::vector<std::string> dense, expert;
       int64_t end = 0;
       for (const Bucket& bucket : store.buckets()) {
-        REQUIRE(bucket.begin == end);
-        end += bucket.elements;
+        REQUIRE(bucket.all.begin == end);
+        end += bucket.all.count;
         REQUIRE((bucket.data_axes == experts || bucket.data_axes == AxisSet{Axis::dp, Axis::ep, Axis::cp}));
-        REQUIRE(bucket.elements % std::lcm(mesh.size(bucket.data_axes), int64_t{128}) == 0);
+        REQUIRE(bucket.all.count % std::lcm(mesh.size(bucket.data_axes), int64_t{128}) == 0);
         for (const Parameter* parameter : bucket.parameters) {
           REQUIRE(parameter->data_axes() == bucket.data_axes);
           (bucket.data_axes == experts ? expert : dense).push_back(parameter->name());
@@ -133,7 +133,7 @@ TEST_CASE("experts stand in buckets of their own that data and context ranks sha
       REQUIRE(dense == std::vector<std::string>{"output", "norm"});
       REQUIRE(expert == (place == 0 ? std::vector<std::string>{"expert 1", "expert 0"}
                                     : std::vector<std::string>{"expert 3", "expert 2"}));
-      REQUIRE(store.flat_elements() == end);
+      REQUIRE(store.elements(Extent::whole) == end);
       REQUIRE(store.buckets().size() == (bytes == 1 ? 4 : bytes == 300 ? 4 : 2));
     }
 }

@@ -51,13 +51,13 @@ double as_double(double value) { return value; }
 double as_double(bfloat16 value) { return static_cast<float>(value); }
 
 // The whole tensors, on rank 0; what is not trained has no gradient.
-NamedValues copy_out(pipeline::Engine& engine, pipeline::WholeParameters::View view) {
+NamedValues copy_out(pipeline::Engine& engine, pipeline::WholeParameters::Values kind) {
   pipeline::WholeParameters whole(engine.model_parameters(), engine.communicator(), engine.device(),
-                                  engine.parameters());
+                                  engine.parameters(), engine.optimizer());
   NamedValues values;
   for (const pipeline::ModelParameter& parameter : engine.model_parameters()) {
-    if (view == &parallel::Parameter::gradient && !parameter.spec.trained) continue;
-    const Tensor tensor = whole.gather(parameter.spec.name, view);
+    if (kind == pipeline::WholeParameters::Values::gradients && !parameter.spec.trained) continue;
+    const Tensor tensor = whole.gather(parameter.spec.name, kind);
     if (!tensor) continue;
     visit_storage_type(tensor.dtype(), [&]<typename T>() {
       const std::span<T> span = tensor.span<T>();
@@ -73,13 +73,15 @@ int64_t count_strays(pipeline::Engine& engine, const NamedValues& weights) {
   const parallel::ParameterStore& store = engine.parameters();
   int64_t strays = 0;
   std::set<std::string> held;
+  device::Buffer gathered;
   for (const parallel::Parameter& parameter : store.parameters()) {
     held.insert(parameter.name());
     const std::vector<double>& whole = weights.at(parameter.name());
-    const DType dtype = parameter.weight().dtype();
+    const Tensor weight = engine.optimizer().whole(parameter, optimizer::ZeroOptimizer::Values::weights, gathered);
+    const DType dtype = weight.dtype();
     visit_storage_type(dtype, [&]<typename T>() {
       std::vector<T> own(static_cast<size_t>(parameter.elements()));
-      engine.device().copy(parameter.weight(), Tensor(own.data(), dtype, parameter.shape()));
+      engine.device().copy(weight, Tensor(own.data(), dtype, parameter.shape()));
       for (int64_t i = 0; i < std::ssize(own); ++i) {
         const int64_t element = parallel::global_element(parameter.spec(), store.mesh(), store.coordinate(), i);
         const double expected = element == parallel::kPadding ? 0 : whole[static_cast<size_t>(element)];
@@ -119,11 +121,12 @@ void train_rank(const config::Config& config, comm::Communicator& communicator, 
   const bool speaks = communicator.placement().rank == 0;
   RankView& seen = run.ranks[static_cast<size_t>(communicator.placement().rank)];
   seen.coordinate = engine.parameters().coordinate();
-  const auto keep = [&](NamedValues& values, pipeline::WholeParameters::View view) {
-    NamedValues found = copy_out(engine, view);
+  using Values = pipeline::WholeParameters::Values;
+  const auto keep = [&](NamedValues& values, pipeline::WholeParameters::Values kind) {
+    NamedValues found = copy_out(engine, kind);
     if (speaks) values = std::move(found);
   };
-  keep(run.initial_weights, &parallel::Parameter::weight);
+  keep(run.initial_weights, Values::weights);
   data::BatchPlace place{.data_rank = engine.data_rank(),
                          .data_ranks = engine.data_ranks(),
                          .size = config.train.micro_batch_size,
@@ -138,10 +141,7 @@ void train_rank(const config::Config& config, comm::Communicator& communicator, 
         seen.ordinals.push_back(batch.rows[static_cast<size_t>(sample * engine.chunks().front().length)] /
                                 batch.sequence_length);
     });
-    if (step == 1) {
-      engine.optimizer().gather_gradients();
-      keep(run.gradients, &parallel::Parameter::gradient);
-    }
+    if (step == 1) keep(run.gradients, Values::gradients);
     engine.update(optimizer::learning_rate(config.optimizer, config.schedule, step), found);
     comm::Traffic traffic = communicator.traffic();
     for (PerAxis<int64_t>* counts : {&traffic.bytes, &traffic.operations})
@@ -170,7 +170,7 @@ void train_rank(const config::Config& config, comm::Communicator& communicator, 
                                               place.microbatch = microbatch;
                                               data::fill_batch(*split.validation, place, batch);
                                             });
-  keep(run.weights, &parallel::Parameter::weight);
+  keep(run.weights, Values::weights);
   if (speaks) run.validation_loss = validation;
   communicator.world().barrier();  // run.weights is there
   seen.strays = count_strays(engine, run.weights);

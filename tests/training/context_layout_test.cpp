@@ -41,7 +41,7 @@ const std::vector<std::vector<Overrides>> kFactors = {
     {{"parallel.context.balance=zigzag"}, {"parallel.context.balance=none"}},
     {{"parallel.sequence_parallel=true"}, {"parallel.sequence_parallel=false"}},
     {{"parallel.pipeline.schedule=gpipe"}, {"parallel.pipeline.schedule=1f1b"}},
-    {{"parallel.zero.stage=0"}, {"parallel.zero.stage=1"}},
+    {{"parallel.zero.stage=0"}, {"parallel.zero.stage=1"}, {"parallel.zero.stage=2"}, {"parallel.zero.stage=3"}},
     {{"train.micro_batch_size=1"}, {"train.micro_batch_size=2"}},
 };
 constexpr size_t kAxesChosen = 4, kPrecision = 2;

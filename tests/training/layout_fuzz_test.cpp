@@ -125,7 +125,7 @@ Drawn draw_layout(uint64_t seed, uint64_t number) {
   const int64_t micro_batch = draws.between(1, 2);
   set("train.micro_batch_size", micro_batch);
   set("train.global_batch_size", draws.mostly_multiple(micro_batch * sizes.dp * sizes.ep, 3));
-  set("parallel.zero.stage", draws.between(0, 1));
+  set("parallel.zero.stage", draws.between(0, 3));
   set("parallel.zero.overlap", draws.once_in(2));
   set("parallel.zero.bucket_mb", draws.one_of({0.001, 0.01, 1.0}));
   set("parallel.sequence_parallel", draws.once_in(2));

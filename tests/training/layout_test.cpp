@@ -39,7 +39,7 @@ std::vector<Layout> all_layouts() {
   for (const std::string model : {"gpt2", "llama", "qwen3"})
     for (const std::string compute : {"fp64", "fp32"})
       for (const int64_t dp : {1, 2, 4, 8})
-        for (const int64_t zero : {0, 1})
+        for (const int64_t zero : {0, 1, 2, 3})
           for (const int64_t micro_batch : {1, 2, 4, 8})
             if (dp * micro_batch <= 8) layouts.push_back({model, compute, dp, zero, micro_batch});
   return layouts;

@@ -34,7 +34,7 @@ const std::vector<std::vector<Overrides>> kFactors = {
     {{"model.tie_embeddings=true"}, {"model.tie_embeddings=false"}},
     {{"model.dropout=0"}, {"model.dropout=0.1"}},
     {{"precision.compute=fp64"}, {"precision.compute=fp32", "train.steps=3"}},
-    {{"parallel.zero.stage=0"}, {"parallel.zero.stage=1"}},
+    {{"parallel.zero.stage=0"}, {"parallel.zero.stage=1"}, {"parallel.zero.stage=2"}, {"parallel.zero.stage=3"}},
     {{"parallel.sequence_parallel=true"}, {"parallel.sequence_parallel=false"}},
     {{"parallel.pipeline.schedule=gpipe"}, {"parallel.pipeline.schedule=1f1b"}},
     {{"parallel.zero.overlap=true"}, {"parallel.zero.overlap=false"}},

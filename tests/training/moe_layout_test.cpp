@@ -52,7 +52,7 @@ const std::vector<std::vector<Overrides>> kFactors = {
     {{"precision.compute=fp64"}, {"precision.compute=fp32", "train.steps=3", "optimizer.epsilon=1.0e-5"}},
     // of the run
     {{"parallel.sequence_parallel=true"}, {"parallel.sequence_parallel=false"}},
-    {{"parallel.zero.stage=0"}, {"parallel.zero.stage=1"}},
+    {{"parallel.zero.stage=0"}, {"parallel.zero.stage=1"}, {"parallel.zero.stage=2"}, {"parallel.zero.stage=3"}},
     {{"parallel.zero.overlap=true"}, {"parallel.zero.overlap=false"}},
     {{"parallel.pipeline.schedule=gpipe"}, {"parallel.pipeline.schedule=1f1b"}},
     {{"train.micro_batch_size=1"}, {"train.micro_batch_size=2"}},

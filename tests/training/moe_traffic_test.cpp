@@ -116,13 +116,37 @@ std::vector<Piece> feed_forward(const Layout& layout) {
   return {{F * layout.H}, {F}, {layout.H * F}, {layout.H}};
 }
 
-// What all ranks along ep hold, from the embedding to the head.
-Bucket dense_bucket(const Layout& layout) {
+// Buckets of a group, each with the times that a microbatch gathers it under ZeRO 3.
+struct Shared {
+  Bucket bucket;
+  int64_t gathers;
+};
+
+// Of all units together, or from ZeRO 2 on one each.
+std::vector<Shared> shared(const Layout& layout, const std::vector<std::vector<Piece>>& units,
+                           const std::vector<int64_t>& gathers, int64_t ranks) {
+  std::vector<Shared> all;
+  std::vector<Piece> together;
+  for (size_t i = 0; i < units.size(); ++i) {
+    if (layout.zero >= 2) all.push_back({Bucket(units[i], ranks), gathers[i]});
+    together.insert(together.end(), units[i].begin(), units[i].end());
+  }
+  if (layout.zero < 2) all.push_back({Bucket(together, ranks), 0});
+  return all;
+}
+
+// What all ranks along ep hold, from the embedding to the head, which uses the embedding's table each way.
+std::vector<Shared> dense(const Layout& layout) {
   const int64_t H = layout.H, tp = layout.sizes.tp, heads = layout.N / tp * layout.D;
   const bool sums = layout.sequence_parallel;
-  std::vector<Piece> pieces = {{up_to(layout.V, tp) / tp * H}, {layout.S * H}};
-  const auto norm = [&] { pieces.insert(pieces.end(), 2, {H, sums}); };
+  constexpr int64_t kByHead = 2;
+  std::vector<std::vector<Piece>> units = {{{up_to(layout.V, tp) / tp * H}, {layout.S * H}}};
+  std::vector<int64_t> gathers = {1 + kByHead};
+  const auto norm = [&] { units.back().insert(units.back().end(), 2, {H, sums}); };
   for (int64_t layer = 0; layer < layout.L; ++layer) {
+    units.emplace_back();
+    gathers.push_back(2);
+    std::vector<Piece>& pieces = units.back();
     norm();
     for (int i = 0; i < 3; ++i) pieces.insert(pieces.end(), {{heads * H}, {heads}});
     pieces.insert(pieces.end(), {{H * heads}, {H}});
@@ -131,18 +155,29 @@ Bucket dense_bucket(const Layout& layout) {
     for (int64_t j = 0; j < layout.shared; ++j)
       for (const Piece& piece : feed_forward(layout)) pieces.push_back(piece);
   }
+  units.emplace_back();
+  gathers.push_back(kByHead);
   norm();
-  return {std::move(pieces), layout.data_ranks()};
+  return shared(layout, units, gathers, layout.data_ranks());
 }
 
-Bucket expert_bucket(const Layout& layout) {
-  std::vector<Piece> pieces;
-  for (int64_t expert = 0; expert < layout.L * layout.E / layout.sizes.ep; ++expert)
-    for (const Piece& piece : feed_forward(layout)) pieces.push_back(piece);
-  return {std::move(pieces), layout.sizes.dp};
+std::vector<Shared> experts(const Layout& layout) {
+  std::vector<std::vector<Piece>> units(static_cast<size_t>(layout.L));
+  for (std::vector<Piece>& unit : units)
+    for (int64_t expert = 0; expert < layout.E / layout.sizes.ep; ++expert)
+      for (const Piece& piece : feed_forward(layout)) unit.push_back(piece);
+  return shared(layout, units, std::vector<int64_t>(units.size(), 2), layout.sizes.dp);
 }
 
-int64_t reduced_and_gathered(const Bucket& bucket, int64_t ranks) { return 2 * bucket.elements / ranks * (ranks - 1); }
+int64_t reduced_and_gathered(const Layout& layout, const std::vector<Shared>& all, int64_t ranks) {
+  const int64_t m = layout.microbatches();
+  int64_t elements = 0;
+  for (const auto& [bucket, gathers] : all) {
+    const int64_t times = layout.zero < 2 ? 2 : layout.zero == 2 ? m + 1 : m * (1 + gathers);
+    elements += times * (bucket.elements / ranks * (ranks - 1));
+  }
+  return elements;
+}
 
 int64_t data_bytes(const Layout& layout, int64_t d, int64_t rank) {
   constexpr int64_t kSumWords = 72;
@@ -150,8 +185,8 @@ int64_t data_bytes(const Layout& layout, int64_t d, int64_t rank) {
   int64_t elements = all_reduced(1, layout.data_ranks(), d);  // count of tokens
   elements += all_reduced(2 * kSumWords, ranks, rank);        // loss and norm
   if (layout.has_bias) elements += all_reduced(2 * kSumWords + 2 + layout.L * layout.E, ranks, rank);  // loads
-  elements += reduced_and_gathered(dense_bucket(layout), layout.data_ranks());
-  elements += reduced_and_gathered(expert_bucket(layout), layout.sizes.dp);
+  elements += reduced_and_gathered(layout, dense(layout), layout.data_ranks());
+  elements += reduced_and_gathered(layout, experts(layout), layout.sizes.dp);
   return kElement * elements;
 }
 
@@ -171,14 +206,15 @@ int64_t tensor_bytes(const Layout& layout, int64_t d, int64_t t, int64_t e) {
     microbatch += all_reduced(tokens * H, tp, t) * (2 * (1 + layout.shared) * layout.L + 2);
     microbatch += all_reduced(received(layout, t, e) * H, tp, t) * 2 * layout.L;
   }
-  const Bucket bucket = dense_bucket(layout);
-  const int64_t piece = bucket.elements / layout.data_ranks();
-  const int64_t begin = layout.zero == 0 ? 0 : d * piece, end = layout.zero == 0 ? bucket.elements : begin + piece;
   int64_t updated = 0;
-  for (size_t i = 0; i < bucket.pieces.size(); ++i)
-    if (bucket.pieces[i].summed_by_tensor_ranks)
-      updated += std::max<int64_t>(
-          0, std::min(end, bucket.begins[i] + bucket.pieces[i].elements) - std::max(begin, bucket.begins[i]));
+  for (const auto& [bucket, gathers] : dense(layout)) {
+    const int64_t piece = bucket.elements / layout.data_ranks();
+    const int64_t begin = layout.zero == 0 ? 0 : d * piece, end = layout.zero == 0 ? bucket.elements : begin + piece;
+    for (size_t i = 0; i < bucket.pieces.size(); ++i)
+      if (bucket.pieces[i].summed_by_tensor_ranks)
+        updated += std::max<int64_t>(
+            0, std::min(end, bucket.begins[i] + bucket.pieces[i].elements) - std::max(begin, bucket.begins[i]));
+  }
   return kElement * (layout.microbatches() * microbatch + all_reduced(updated, tp, t));
 }
 
@@ -203,11 +239,12 @@ void require_closed_form(const Layout& layout) {
 
 TEST_CASE("what ranks along ep hand over is the closed form, to the byte", "[quick][traffic][moe]") {
   for (const Sizes& sizes : {Sizes{.ep = 2}, Sizes{.ep = 4}, Sizes{.ep = 8}, Sizes{.dp = 2, .ep = 2}})
-    for (const int64_t zero : {0, 1}) require_closed_form({.sizes = sizes, .zero = zero});
+    for (const int64_t zero : {0, 1, 2, 3}) require_closed_form({.sizes = sizes, .zero = zero});
   require_closed_form({.sizes = {.ep = 2}, .micro_batch = 4});
   // Three choices of nine experts do not come out even over 16 positions.
   require_closed_form({.sizes = {.ep = 1}, .E = 9, .K = 3});
-  require_closed_form({.sizes = {.dp = 2, .ep = 4}, .E = 12, .K = 3, .shared = 1});
+  for (const int64_t zero : {1, 2, 3})
+    require_closed_form({.sizes = {.dp = 2, .ep = 4}, .E = 12, .K = 3, .shared = 1, .zero = zero});
   require_closed_form({.sizes = {.ep = 2}, .K = 1, .has_capacity = true});
   require_closed_form({.sizes = {.dp = 2, .ep = 2}, .has_bias = true});
 }
@@ -217,7 +254,8 @@ TEST_CASE("what ranks along ep and tp hand over is the closed form, to the byte"
     require_closed_form({.sizes = {.tp = 2}, .sequence_parallel = splits});
     require_closed_form({.sizes = {.tp = 2, .ep = 2}, .shared = 1, .sequence_parallel = splits});
     require_closed_form({.sizes = {.tp = 4, .ep = 2}, .E = 6, .K = 1, .sequence_parallel = splits});
-    require_closed_form({.sizes = {.dp = 2, .tp = 2, .ep = 2}, .zero = 0, .sequence_parallel = splits});
+    for (const int64_t zero : {0, 2, 3})
+      require_closed_form({.sizes = {.dp = 2, .tp = 2, .ep = 2}, .zero = zero, .sequence_parallel = splits});
     require_closed_form({.sizes = {.tp = 2, .ep = 4}, .sequence_parallel = splits, .has_capacity = true});
   }
 }

@@ -94,6 +94,7 @@ enum class With : uint8_t { nobody, tensor_ranks, block, other_end };
 struct Piece {
   int64_t elements;
   With with = With::nobody;
+  int64_t unit = 0;  // 0: the embedding; then the layers; last the head
 };
 
 // What a rank of a stage holds, from its embedding to its head.
@@ -101,6 +102,12 @@ std::vector<Piece> pieces_of_stage(const Layout& layout, int64_t stage) {
   const ModelShape& m = layout.model;
   const int64_t tp = layout.sizes.tp;
   std::vector<Piece> pieces;
+  size_t known = 0;
+  int64_t unit = 0;
+  const auto end_unit = [&] {
+    for (; known < pieces.size(); ++known) pieces[known].unit = unit;
+    ++unit;
+  };
   const auto norm = [&] {
     for (int i = 0; i < (m.norm_bias && m.bias ? 2 : 1); ++i)
       pieces.push_back({m.H, layout.sequence_parallel ? With::tensor_ranks : With::nobody});
@@ -120,6 +127,7 @@ std::vector<Piece> pieces_of_stage(const Layout& layout, int64_t stage) {
   const bool two_ends = m.tied && layout.sizes.pp > 1;
   if (first) vocabulary(two_ends);
   if (first && m.learned_positions) pieces.push_back({m.S * m.H});
+  end_unit();
   for (int64_t layer = 0; layer < layout.layers(); ++layer) {
     norm();
     by_columns(m.N / tp * m.D);
@@ -130,14 +138,16 @@ std::vector<Piece> pieces_of_stage(const Layout& layout, int64_t stage) {
     norm();
     for (int i = 0; i < (m.gated ? 2 : 1); ++i) by_columns(m.F / tp);
     by_rows(m.F / tp);
+    end_unit();
   }
   if (last) norm();
   if (last && (!m.tied || two_ends)) vocabulary(two_ends);
+  end_unit();
   return pieces;
 }
 
 // A stage's gradients as they are reduced: backwards, each from a multiple of 64 elements on, what the ends share by
-// itself; the end a multiple of 128 and of the data ranks.
+// itself, and from ZeRO 2 on each unit by itself; the end a multiple of 128 and of the data ranks.
 struct Bucket {
   std::vector<Piece> pieces;
   std::vector<int64_t> begins;
@@ -149,7 +159,9 @@ std::vector<Bucket> buckets_of_stage(const Layout& layout, int64_t stage) {
   std::vector<Bucket> buckets;
   for (const Piece& piece : pieces) {
     const bool alone = piece.with == With::other_end;
-    if (buckets.empty() || alone || buckets.back().pieces.back().with == With::other_end) buckets.emplace_back();
+    if (buckets.empty() || alone || buckets.back().pieces.back().with == With::other_end ||
+        (layout.zero >= 2 && buckets.back().pieces.back().unit != piece.unit))
+      buckets.emplace_back();
     Bucket& bucket = buckets.back();
     bucket.begins.push_back(up_to(bucket.elements, 64));
     bucket.pieces.push_back(piece);
@@ -207,12 +219,26 @@ int64_t pipeline_bytes(const Layout& layout, int64_t d, int64_t stage) {
   return kElement * elements;
 }
 
+// How often a microbatch uses a unit's weights: each way, but the embedding's backward needs none; the head uses the
+// table, too, where it is the embedding's.
+int64_t gathers_of_unit(const Layout& layout, int64_t stage, int64_t unit) {
+  constexpr int64_t kByHead = 2;
+  const bool last = stage + 1 == layout.sizes.pp;
+  if (unit > 0) return unit > layout.layers() ? kByHead : 2;
+  return 1 + (last && layout.model.tied ? kByHead : 0);
+}
+
 int64_t data_bytes(const Layout& layout, int64_t d, int64_t stage, int64_t rank) {
   constexpr int64_t kSumWords = 2 * 72;  // exact sums of loss and squared norm
   const int64_t dp = layout.data_ranks();
   int64_t elements = all_reduced(1, dp, d) + all_reduced(kSumWords, layout.sizes.ranks(), rank);
-  if (dp > 1)
-    for (const Bucket& bucket : buckets_of_stage(layout, stage)) elements += 2 * bucket.elements / dp * (dp - 1);
+  for (const Bucket& bucket : buckets_of_stage(layout, stage)) {
+    const int64_t others = bucket.elements / dp * (dp - 1);  // of a gather as of a scatter
+    const int64_t m = layout.microbatches();
+    if (layout.zero <= 1) elements += 2 * others;
+    if (layout.zero == 2) elements += (m + 1) * others;  // each microbatch's gradients; the new weights
+    if (layout.zero == 3) elements += m * (1 + gathers_of_unit(layout, stage, bucket.pieces.back().unit)) * others;
+  }
   return kElement * elements;
 }
 
@@ -262,10 +288,10 @@ void require_closed_form(const Layout& layout) {
   }
 }
 
-// Over both ZeRO stages, with and without sequence parallelism.
+// Over all ZeRO stages, with and without sequence parallelism.
 void require_closed_forms(const ModelShape& model, const std::vector<Sizes>& meshes) {
   for (const Sizes& sizes : meshes)
-    for (const int64_t zero : {0, 1})
+    for (const int64_t zero : {0, 1, 2, 3})
       for (const bool sequence_parallel : {true, false})
         if (sizes.tp > 1 || sequence_parallel)
           require_closed_form({.model = model, .sizes = sizes, .zero = zero, .sequence_parallel = sequence_parallel});
