@@ -177,6 +177,28 @@ TEST_CASE("ZeRO stages and overlap change no bit on a GPU", "[quick][cuda][bitwi
     require_same_bits(train_on_gpu(with(base, {change}), {.dp = 2}), plain);
 }
 
+TEST_CASE("ZeRO 2 and 3 train on ranks that share a GPU as on one CPU rank, in three orders", "[quick][cuda][zero]") {
+  for (const char* stage : {"parallel.zero.stage=2", "parallel.zero.stage=3"}) {
+    INFO(stage);
+    require_equal_to_cpu(with(kGpt2, {stage}), {{.dp = 2}}, {0, 1, 2});  // two microbatches, a table that is lent
+    require_equal_to_cpu(with(kLlama, {stage}), {{.dp = 2, .pp = 2}}, {0, 1});
+    require_equal_to_cpu(with(with(kLlama, kFewer), {stage, "model.moe={experts: 4, top_k: 2}"}), {{.dp = 2}}, {0, 1});
+  }
+}
+
+TEST_CASE("ZeRO 2 and 3 and overlap change no bit on a GPU", "[quick][cuda][bitwise][zero]") {
+  const Overrides base = with(kGpt2, {"parallel.zero.stage=2"});
+  const Run plain = train_on_gpu(base, {.dp = 2});
+  require_same_bits(train_on_gpu(with(base, {"parallel.zero.overlap=false"}), {.dp = 2}, 1), plain);
+  require_same_bits(train_on_gpu(with(base, {"parallel.zero.stage=3"}), {.dp = 2}, 2), plain);
+  require_same_bits(train_on_gpu(with(base, {"parallel.zero.stage=3", "parallel.zero.overlap=false"}), {.dp = 2}, 3),
+                    plain);
+  const Overrides rounded = with(with(kGpt2, kFewer), {"precision.compute=bf16", "precision.gradients=bf16"});
+  const Run whole = train_on_gpu(rounded, {.dp = 2});
+  for (const char* stage : {"parallel.zero.stage=2", "parallel.zero.stage=3"})
+    require_same_bits(train_on_gpu(with(rounded, {stage}), {.dp = 2}, 1), whole);
+}
+
 TEST_CASE("four ranks that share a GPU train as one CPU rank does in three orders", "[quick][cuda]") {
   require_equal_to_cpu(with(kQwen3, kFewer), {{.dp = 2, .tp = 2}, {.tp = 2, .pp = 2}}, {0, 1, 2});
   require_equal_to_cpu(kGpt2, {{.dp = 2, .pp = 2}}, {0, 1, 2});
@@ -198,6 +220,20 @@ TEST_CASE("gradients are summed, weights gathered and stages' messages moved bes
   CHECK(without.sums == 0);
   CHECK(without.copies == 0);
   CHECK(beside_computation(base, {.pp = 2}).copies > 0);
+}
+
+TEST_CASE("units are reduced and gathered beside computation under ZeRO 2 and 3, if overlap is not off",
+          "[quick][cuda][zero]") {
+  const Overrides once = with(kLlama, {"train.steps=2", "train.eval_steps=1"});
+  for (const int64_t stage : {2, 3}) {
+    const Overrides base = with(once, {"parallel.zero.stage=" + std::to_string(stage)});
+    const Beside with_overlap = beside_computation(base, {.dp = 2});
+    CHECK(with_overlap.sums > 0);
+    CHECK(with_overlap.copies > 0);
+    const Beside without = beside_computation(with(base, {"parallel.zero.overlap=false"}), {.dp = 2});
+    CHECK(without.sums == 0);
+    CHECK(without.copies == 0);
+  }
 }
 
 TEST_CASE("every activation, dropout and odd widths train on a GPU as on the CPU", "[full][cuda]") {

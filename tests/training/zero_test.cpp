@@ -1,4 +1,5 @@
 // The stages of ZeRO: each trains as one rank does, with the bits and the memory that are promised.
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -30,7 +31,68 @@ void require_equal_to_one_rank(const Overrides& overrides, const std::vector<Siz
     }
 }
 
+// A model large enough that what evens out buckets is nothing to it.
+const Overrides kWide = with(llama(), {"model.layers=2", "model.hidden_size=192", "model.heads=4", "train.steps=2",
+                                       "train.eval_steps=1", "parallel.zero.bucket_mb=1"});
+
+// Bytes that the fullest of `data_ranks` holds for each parameter between uses: weights, gradients, moments, masters.
+double bytes_of_parameter(const std::string& compute, int64_t stage, int64_t data_ranks) {
+  const Run run = train(with(kWide, {"precision.compute=" + compute, zero_stage(stage)}), Sizes{.dp = data_ranks});
+  double parameters = 0, most = 0;
+  for (const auto& [name, values] : run.weights) parameters += static_cast<double>(values.size());
+  for (const RankView& rank : run.ranks) {
+    double bytes = 0;
+    for (const char* owner : {"weights", "gradients", "optimizer", "master weights"}) {
+      const auto held = rank.peak_by_owner.find(owner);
+      if (held != rank.peak_by_owner.end()) bytes += static_cast<double>(held->second);
+    }
+    most = std::max(most, bytes);
+  }
+  return most / parameters;
+}
+
 }  // namespace
+
+TEST_CASE("each ZeRO stage holds the published bytes a parameter", "[quick][zero][memory]") {
+  struct Row {
+    const char* compute;
+    int64_t stage;
+    double whole, shared;  // bytes that every rank holds, and those that the data ranks split
+  };
+  for (const Row& row : {Row{"fp32", 0, 16, 0}, Row{"fp32", 1, 8, 8}, Row{"fp32", 2, 4, 12}, Row{"fp32", 3, 0, 16},
+                         Row{"bf16", 0, 18, 0}, Row{"bf16", 1, 6, 12}, Row{"bf16", 2, 2, 16}, Row{"bf16", 3, 0, 18}}) {
+    std::string line = fmt::format("| {} | {} |", row.compute, row.stage);
+    for (const int64_t d : {1, 2, 4, 8}) {
+      const double bytes = bytes_of_parameter(row.compute, row.stage, d);
+      line += fmt::format(" {:.3f} |", bytes);
+      INFO(row.compute << ", ZeRO " << row.stage << ", " << d << " data ranks");
+      CHECK(bytes == Approx(row.whole + row.shared / static_cast<double>(d)).epsilon(0.01));
+    }
+    fmt::print("{}\n", line);
+  }
+}
+
+TEST_CASE("whole units take two buffers a kind, and one for a table that the head borrows", "[quick][zero][memory]") {
+  const auto peak = [](const Overrides& overrides, const Sizes& sizes, const char* owner) {
+    int64_t most = 0;
+    for (const RankView& rank : train(overrides, sizes).ranks) most = std::max(most, rank.peak_by_owner.at(owner));
+    return most;
+  };
+  const auto units = [&](const Overrides& overrides, const Sizes& sizes = {.dp = 2}) {
+    const Overrides stage3 = with(overrides, {"precision.compute=fp32", zero_stage(3)});
+    const int64_t gathered = peak(stage3, sizes, "gathered units");
+    REQUIRE(peak(stage3, sizes, "gradient units") == gathered);
+    return gathered / 4;
+  };
+  constexpr int64_t H = 64, V = 256, S = 32;
+  const Overrides base = with(gpt2(), {"train.steps=1", "train.eval_steps=1"});
+  // Blocks of 12 H^2 weights and 13 H of biases and norms, made even; table and positions are lent as one unit.
+  constexpr int64_t kBlock = (12 * H * H + 13 * H + 127) / 128 * 128;
+  REQUIRE(units(base) == 2 * kBlock + (V + S) * H);
+  REQUIRE(units(with(base, {"model.tie_embeddings=false"})) == 2 * kBlock);
+  // On two stages the head has a table of its own.
+  REQUIRE(units(with(base, {"model.layers=2"}), {.dp = 2, .pp = 2}) == 2 * kBlock);
+}
 
 TEST_CASE("ZeRO 2 and 3 train as one rank does", "[quick][layouts][zero]") {
   require_equal_to_one_rank(gpt2(), {{}, {.dp = 2}, {.dp = 4, .tp = 2}, {.dp = 2, .pp = 2}}, {2, 3});
