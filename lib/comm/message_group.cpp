@@ -122,21 +122,21 @@ Handle MessageGroup::do_all_to_all(Tensor input, std::span<const int64_t> send_c
   return post(std::move(exchanged), std::move(exchange));
 }
 
-Handle MessageGroup::do_send(Tensor tensor, int64_t to, std::string_view what) {
-  if (ProcessGroup* twin = twin_for(tensor)) return twin->send(tensor, to, what);
+Handle MessageGroup::do_send(Tensor tensor, int64_t to, std::string_view what, uint16_t channel) {
+  if (ProcessGroup* twin = twin_for(tensor)) return twin->send(tensor, to, what, channel);
   const int64_t peer = members()[static_cast<size_t>(to)];
   OperationInfo send = info("send", what, tensor, peer);
   Exchange exchange(send.strand);
-  exchange.send(transport_, peer, transport_.next_send_tag(lane_, peer), bytes_of(tensor));
+  exchange.send(transport_, peer, transport_.next_send_tag(lane_, peer, channel), bytes_of(tensor));
   return post(std::move(send), std::move(exchange));
 }
 
-Handle MessageGroup::do_receive(Tensor tensor, int64_t from, std::string_view what) {
-  if (ProcessGroup* twin = twin_for(tensor)) return twin->receive(tensor, from, what);
+Handle MessageGroup::do_receive(Tensor tensor, int64_t from, std::string_view what, uint16_t channel) {
+  if (ProcessGroup* twin = twin_for(tensor)) return twin->receive(tensor, from, what, channel);
   const int64_t peer = members()[static_cast<size_t>(from)];
   OperationInfo receive = info("receive", what, tensor, peer);
   Exchange exchange(receive.strand);
-  exchange.receive(transport_, peer, transport_.next_receive_tag(lane_, peer), bytes_of(tensor));
+  exchange.receive(transport_, peer, transport_.next_receive_tag(lane_, peer, channel), bytes_of(tensor));
   return post(std::move(receive), std::move(exchange));
 }
 

@@ -29,8 +29,8 @@ class MessageGroup : public ProcessGroup {
   Handle do_broadcast(Tensor tensor, int64_t root, std::string_view what) override;
   Handle do_all_to_all(Tensor input, std::span<const int64_t> send_counts, Tensor output,
                        std::span<const int64_t> receive_counts, std::string_view what) override;
-  Handle do_send(Tensor tensor, int64_t to, std::string_view what) override;
-  Handle do_receive(Tensor tensor, int64_t from, std::string_view what) override;
+  Handle do_send(Tensor tensor, int64_t to, std::string_view what, uint16_t channel) override;
+  Handle do_receive(Tensor tensor, int64_t from, std::string_view what, uint16_t channel) override;
 
  private:
   // The twin, if the operation that this tensor belongs to is the twin's.

@@ -1,6 +1,7 @@
 #include "lib/comm/mpi_transport.h"
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <cstring>
 #include <thread>
@@ -16,7 +17,7 @@ constexpr int64_t kPieceBytes = int64_t{1} << 20;
 constexpr int64_t kSmallStagingBytes = int64_t{64} << 10;
 constexpr int64_t kSendWindow = 4, kReceiveWindow = 4, kStagedWindow = 2;  // pieces of a message under way
 
-constexpr int kLaneBits = 7;
+constexpr int kLaneBits = 7, kChannelBits = 10;
 constexpr int kReportTag = 127, kVerdictTag = 126;  // lanes that no group uses, sequence 0
 static_assert(kPointToPointLane + kLanes <= kVerdictTag && kReportTag < 1 << kLaneBits);
 constexpr int kHaltCode = -1, kAllStoppedCode = -2;  // notices that are no causes
@@ -169,7 +170,11 @@ MpiTransport::MpiTransport(bool crowded) : crowded_(crowded) {
   int found = 0;
   check_mpi(MPI_Comm_get_attr(communicator_, MPI_TAG_UB, &upper_bound, &found), "MPI_Comm_get_attr");
   const int64_t largest_tag = found != 0 ? *static_cast<int*>(upper_bound) : 32767;
-  sequences_ = (largest_tag + 1) >> kLaneBits;
+  // Of the bits that lanes leave, channels take half, but no more than they need.
+  const int bits = narrow<int>(std::bit_width(static_cast<uint64_t>(largest_tag) + 1)) - 1 - kLaneBits;
+  const int channel_bits = std::min(bits / 2, kChannelBits);
+  channels_ = int64_t{1} << channel_bits;
+  sequences_ = int64_t{1} << (bits - channel_bits);
   listen();
 }
 
@@ -182,7 +187,13 @@ MpiTransport::~MpiTransport() {
   MPI_Comm_free(&communicator_);
 }
 
-int MpiTransport::wire_tag(Tag tag) const { return narrow<int>((tag.sequence % sequences_ << kLaneBits) | tag.lane); }
+int MpiTransport::wire_tag(Tag tag) const {
+  if (tag.channel >= channels_)
+    fail(ExitCode::communication,
+         "this MPI tells {} channels of messages apart, not {}: fewer pipeline stages need fewer", channels_,
+         tag.channel + 1);
+  return narrow<int>(((tag.sequence % sequences_ * channels_ + tag.channel) << kLaneBits) | tag.lane);
+}
 
 void MpiTransport::post_send(int64_t peer, Tag tag, const std::byte* data, int64_t bytes, MpiStream* stream,
                              int64_t piece) {

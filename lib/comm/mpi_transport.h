@@ -79,7 +79,7 @@ class MpiTransport : public Transport {
   };
   MPI_Comm communicator_ = MPI_COMM_NULL;
   int rank_ = 0, size_ = 1;
-  int64_t sequences_ = 1;  // how many the range of MPI tags tells apart
+  int64_t channels_ = 1, sequences_ = 1;  // how many the range of MPI tags tells apart
   bool crowded_;
   std::vector<MPI_Request> requests_;
   std::vector<Pending> pending_;  // of requests_

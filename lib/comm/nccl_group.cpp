@@ -111,14 +111,14 @@ NcclChannel& NcclGroup::channel_of_all() {
   return *all_;
 }
 
-NcclChannel& NcclGroup::channel_between(int64_t from, int64_t to) {
-  std::unique_ptr<NcclChannel>& channel = between_[{from, to}];
-  if (!channel) {
+NcclChannel& NcclGroup::channel_between(int64_t from, int64_t to, uint16_t channel) {
+  std::unique_ptr<NcclChannel>& made = between_[{from, to, channel}];
+  if (!made) {
     const std::array<int64_t, 2> pair = {members()[static_cast<size_t>(from)], members()[static_cast<size_t>(to)]};
-    channel = std::make_unique<NcclChannel>(place_.transport, pair, rank() == from ? 0 : 1,
-                                            Tag{kChannelLane, first_sequence_ + 1});
+    made = std::make_unique<NcclChannel>(place_.transport, pair, rank() == from ? 0 : 1,
+                                         Tag{kChannelLane, first_sequence_ + 1, channel});
   }
-  return *channel;
+  return *made;
 }
 
 Handle NcclGroup::post(NcclChannel& channel, std::string_view kind, std::string_view what, int64_t bytes,
@@ -201,22 +201,22 @@ Handle NcclGroup::do_all_to_all(Tensor input, std::span<const int64_t> send_coun
   return post(channel_of_all(), "all-to-all", what, input.bytes(), call);
 }
 
-Handle NcclGroup::do_send(Tensor tensor, int64_t to, std::string_view what) {
+Handle NcclGroup::do_send(Tensor tensor, int64_t to, std::string_view what, uint16_t channel) {
   if (tensor.elements() == 0) return {};
   const auto call = [=](ncclComm_t comm, cudaStream_t stream) {
     const Buffer all(tensor);
     return ncclSend(all.data, all.count, all.type, 1, comm, stream);
   };
-  return post(channel_between(rank(), to), "send", what, tensor.bytes(), call);
+  return post(channel_between(rank(), to, channel), "send", what, tensor.bytes(), call);
 }
 
-Handle NcclGroup::do_receive(Tensor tensor, int64_t from, std::string_view what) {
+Handle NcclGroup::do_receive(Tensor tensor, int64_t from, std::string_view what, uint16_t channel) {
   if (tensor.elements() == 0) return {};
   const auto call = [=](ncclComm_t comm, cudaStream_t stream) {
     const Buffer all(tensor);
     return ncclRecv(all.data, all.count, all.type, 0, comm, stream);
   };
-  return post(channel_between(from, rank()), "receive", what, tensor.bytes(), call);
+  return post(channel_between(from, rank(), channel), "receive", what, tensor.bytes(), call);
 }
 
 namespace {

@@ -5,15 +5,15 @@
 
 #include <map>
 #include <string>
-#include <utility>
+#include <tuple>
 
 #include "lib/comm/device_groups.h"
 #include "lib/comm/nccl_channel.h"
 
 namespace quintet::comm {
 
-// Collectives share a channel. Messages have one for each direction between two members, so that they wait for nothing
-// but their counterparts, in whatever order ranks post both.
+// Collectives share an NCCL communicator. Messages have one for each channel and direction between two members, so that
+// they wait for nothing but their counterparts, in whatever order ranks post them.
 class NcclGroup : public ProcessGroup {
  public:
   NcclGroup(const ProcessGroup& group, const GroupPlace& place, device::WorkQueue& queue);
@@ -26,12 +26,12 @@ class NcclGroup : public ProcessGroup {
   Handle do_broadcast(Tensor tensor, int64_t root, std::string_view what) override;
   Handle do_all_to_all(Tensor input, std::span<const int64_t> send_counts, Tensor output,
                        std::span<const int64_t> receive_counts, std::string_view what) override;
-  Handle do_send(Tensor tensor, int64_t to, std::string_view what) override;
-  Handle do_receive(Tensor tensor, int64_t from, std::string_view what) override;
+  Handle do_send(Tensor tensor, int64_t to, std::string_view what, uint16_t channel) override;
+  Handle do_receive(Tensor tensor, int64_t from, std::string_view what, uint16_t channel) override;
 
  private:
   NcclChannel& channel_of_all();
-  NcclChannel& channel_between(int64_t from, int64_t to);
+  NcclChannel& channel_between(int64_t from, int64_t to, uint16_t channel);
   Handle post(NcclChannel& channel, std::string_view kind, std::string_view what, int64_t bytes,
               NcclChannel::Call call);
 
@@ -40,7 +40,7 @@ class NcclGroup : public ProcessGroup {
   device::WorkQueue& queue_;
   int64_t first_sequence_;  // of the tags under which this group's channels come about
   std::unique_ptr<NcclChannel> all_;
-  std::map<std::pair<int64_t, int64_t>, std::unique_ptr<NcclChannel>> between_;  // by (from, to)
+  std::map<std::tuple<int64_t, int64_t, uint16_t>, std::unique_ptr<NcclChannel>> between_;  // by (from, to, channel)
 };
 
 }  // namespace quintet::comm

@@ -109,19 +109,19 @@ Handle ProcessGroup::all_to_all(Tensor input, std::span<const int64_t> send_coun
   return do_all_to_all(input, send_counts, output, receive_counts, what);
 }
 
-Handle ProcessGroup::send(Tensor tensor, int64_t to, std::string_view what) {
+Handle ProcessGroup::send(Tensor tensor, int64_t to, std::string_view what, uint16_t channel) {
   check_present(tensor, what);
   QUINTET_CHECK(to >= 0 && to < size() && to != rank_, "send from {} to {} of {} in {}", rank_, to, size(), what);
   book(tensor.bytes());
-  return do_send(tensor, to, what);
+  return do_send(tensor, to, what, channel);
 }
 
-Handle ProcessGroup::receive(Tensor tensor, int64_t from, std::string_view what) {
+Handle ProcessGroup::receive(Tensor tensor, int64_t from, std::string_view what, uint16_t channel) {
   check_present(tensor, what);
   QUINTET_CHECK(from >= 0 && from < size() && from != rank_, "receive by {} from {} of {} in {}", rank_, from, size(),
                 what);
   book(0);
-  return do_receive(tensor, from, what);
+  return do_receive(tensor, from, what, channel);
 }
 
 void ProcessGroup::barrier() {

@@ -53,9 +53,10 @@ class ProcessGroup {
   // input: a piece for each member; output: a piece from each. Pieces may be empty.
   Handle all_to_all(Tensor input, std::span<const int64_t> send_counts, Tensor output,
                     std::span<const int64_t> receive_counts, std::string_view what);
-  // Messages between a pair arrive in the order sent.
-  Handle send(Tensor tensor, int64_t to, std::string_view what);
-  Handle receive(Tensor tensor, int64_t from, std::string_view what);
+  // Messages between a pair arrive in the order sent, those of each channel for themselves: both ends name it, and may
+  // come to several channels in different orders.
+  Handle send(Tensor tensor, int64_t to, std::string_view what, uint16_t channel = 0);
+  Handle receive(Tensor tensor, int64_t from, std::string_view what, uint16_t channel = 0);
   // Returns when every member has come.
   void barrier();
 
@@ -70,8 +71,8 @@ class ProcessGroup {
   virtual Handle do_broadcast(Tensor tensor, int64_t root, std::string_view what) = 0;
   virtual Handle do_all_to_all(Tensor input, std::span<const int64_t> send_counts, Tensor output,
                                std::span<const int64_t> receive_counts, std::string_view what) = 0;
-  virtual Handle do_send(Tensor tensor, int64_t to, std::string_view what) = 0;
-  virtual Handle do_receive(Tensor tensor, int64_t from, std::string_view what) = 0;
+  virtual Handle do_send(Tensor tensor, int64_t to, std::string_view what, uint16_t channel) = 0;
+  virtual Handle do_receive(Tensor tensor, int64_t from, std::string_view what, uint16_t channel) = 0;
 
  private:
   void book(int64_t bytes);

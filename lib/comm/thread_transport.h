@@ -71,7 +71,8 @@ class ThreadWorld {
   struct KeyHash {
     size_t operator()(const Key& key) const {
       const auto mixed = static_cast<uint64_t>(key.from) * 0x9E3779B97F4A7C15ULL +
-                         static_cast<uint64_t>(key.tag.sequence) * 0xC2B2AE3D27D4EB4FULL + key.tag.lane;
+                         static_cast<uint64_t>(key.tag.sequence) * 0xC2B2AE3D27D4EB4FULL +
+                         static_cast<uint64_t>(key.tag.channel) * 0x165667B19E3779F9ULL + key.tag.lane;
       return static_cast<size_t>(mixed ^ (mixed >> 29));
     }
   };

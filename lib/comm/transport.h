@@ -8,7 +8,7 @@
 #include <memory>
 #include <span>
 #include <string>
-#include <utility>
+#include <tuple>
 
 #include "lib/base/error.h"
 #include "lib/comm/memory.h"
@@ -16,11 +16,12 @@
 
 namespace quintet::comm {
 
-// What a message belongs to. A lane names at most one group between two ranks, and both ends count its operations, so a
-// tag names one message of a pair, whatever order the ends poll in.
+// What a message belongs to. A lane names at most one group between two ranks, and both ends count its operations,
+// those of each channel for themselves, so a tag names one message of a pair, whatever order the ends poll in.
 struct Tag {
   uint8_t lane = 0;
   int64_t sequence = 0;
+  uint16_t channel = 0;
   bool operator==(const Tag&) const = default;
 };
 
@@ -92,16 +93,20 @@ class Transport {
   int64_t moves() const { return moves_; }
 
   Tag next_tag(uint8_t lane) { return {lane, sequences_[lane]++}; }
-  Tag next_send_tag(uint8_t lane, int64_t peer) { return pair_tag(send_sequences_, lane, peer); }
-  Tag next_receive_tag(uint8_t lane, int64_t peer) { return pair_tag(receive_sequences_, lane, peer); }
+  Tag next_send_tag(uint8_t lane, int64_t peer, uint16_t channel) {
+    return pair_tag(send_sequences_, lane, peer, channel);
+  }
+  Tag next_receive_tag(uint8_t lane, int64_t peer, uint16_t channel) {
+    return pair_tag(receive_sequences_, lane, peer, channel);
+  }
 
  protected:
   void moved() { ++moves_; }
 
  private:
-  using PairSequences = std::map<std::pair<uint8_t, int64_t>, int64_t>;
-  static Tag pair_tag(PairSequences& sequences, uint8_t lane, int64_t peer) {
-    return {static_cast<uint8_t>(lane | kPointToPointLane), sequences[{lane, peer}]++};
+  using PairSequences = std::map<std::tuple<uint8_t, int64_t, uint16_t>, int64_t>;  // by lane, peer, channel
+  static Tag pair_tag(PairSequences& sequences, uint8_t lane, int64_t peer, uint16_t channel) {
+    return {static_cast<uint8_t>(lane | kPointToPointLane), sequences[{lane, peer, channel}]++, channel};
   }
 
   Memory memory_;

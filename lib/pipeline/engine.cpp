@@ -5,6 +5,8 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <string>
+#include <utility>
 
 #include "lib/base/integers.h"
 #include "lib/optimizer/clipping.h"
@@ -48,17 +50,12 @@ void sum_count(comm::ProcessGroup& group, int64_t& count) {
   group.all_reduce(Tensor(&count, DType::i64, {1}), comm::Reduction::sum, "count of tokens").wait();
 }
 
-// A schedule that cannot run must not start.
-void check_actions(const config::Config& config, int64_t microbatches) {
-  const config::PipelineSchedule schedule = config.parallel.pipeline.schedule;
-  std::vector<std::vector<Action>> lists;
-  std::vector<int64_t> bounds;
-  for (int64_t stage = 0; stage < config.mesh.pp; ++stage) {
-    lists.push_back(actions(schedule, config.mesh.pp, stage, microbatches));
-    bounds.push_back(most_in_flight(schedule, config.mesh.pp, stage, microbatches));
-  }
-  const std::string problem = check_schedule(lists, microbatches, bounds);
+// What this rank does in a step. A schedule that cannot run must not start.
+std::vector<Action> checked_actions(const config::Config& config, int64_t microbatches, int64_t rank) {
+  Plan plan = plan_training(config, microbatches);
+  const std::string problem = check_plan(plan);
   QUINTET_CHECK(problem.empty(), "{}", problem);
+  return std::move(plan.lists[static_cast<size_t>(rank)]);
 }
 
 double mean(const ExactSum& sum, int64_t count) { return count == 0 ? 0 : sum.value() / static_cast<double>(count); }
@@ -74,15 +71,17 @@ Engine::Engine(const config::Config& config, comm::Communicator& communicator, d
       types_(types_of(config.precision)),
       rope_(device, ledger_, config.model, types_.statistics),
       store_(communicator.mesh(), communicator.mesh().coordinate_of(communicator.placement().rank)),
+      placement_(placement_of(config)),
       model_parameters_(pipeline::model_parameters(config, communicator.mesh())) {
-  check_actions(config, microbatches());
-  stage_.emplace(store_, config, rope_, part_of_stage(config, store_.coordinate()[Axis::pp]));
+  actions_ = checked_actions(config, microbatches(), pipeline_rank());
+  for (const int64_t stage : placement_.stages_of(pipeline_rank()))
+    stages_.emplace_back(store_, config, rope_, part_of_stage(config, stage));
   const auto bucket_bytes = static_cast<int64_t>(config.parallel.zero.bucket_mb * 1024 * 1024);
   store_.lay_out(types_, bucket_bytes, /*by_unit=*/config.parallel.zero.stage >= 2);
   check_memory(available_bytes);
   optimizer_.emplace(device, ledger_, communicator, store_, config.optimizer, config.parallel.zero);
   optimizer_->initialise(static_cast<uint64_t>(config.run.seed));
-  executor_.emplace(config, communicator, device, ledger_, *stage_, types_);
+  executor_.emplace(config, communicator, device, ledger_, placement_, stages_, types_);
 }
 
 void Engine::check_memory(int64_t available_bytes) const {
@@ -120,10 +119,8 @@ model::Counts Engine::run_microbatches(const ActionObserver& observer) {
       .loss_scale = loss_scale_,
       .batch = [this](int64_t microbatch) -> data::Batch& { return batches_[static_cast<size_t>(microbatch)]; },
       .observer = observer};
-  const std::vector<Action> list =
-      actions(config_.parallel.pipeline.schedule, config_.mesh.pp, store_.coordinate()[Axis::pp], microbatches());
   model::Counts counts{.loss = {}, .routing = model::RoutingTotals::zero(config_.model)};
-  executor_->run(list, execution, counts);
+  executor_->run(actions_, execution, counts);
   return counts;
 }
 
@@ -160,7 +157,7 @@ Gradients Engine::forward_backward(const LoadMicrobatch& load) {
 
 void Engine::update(double learning_rate, const Gradients& gradients) {
   optimizer_->update(learning_rate, optimizer::clip_scale(config_.optimizer, gradients.norm));
-  stage_->balance(device_, gradients.routing.loads);
+  for (const model::Stage& stage : stages_) stage.balance(device_, gradients.routing.loads);
 }
 
 double Engine::evaluate(int64_t microbatches, const LoadMicrobatch& load) {
@@ -168,15 +165,19 @@ double Engine::evaluate(int64_t microbatches, const LoadMicrobatch& load) {
   data::Batch batch;
   Execution execution{
       .units = *optimizer_, .mode = model::Mode::evaluate, .loss_scale = 0, .batch = {}, .observer = {}};
+  int64_t begun = 0;  // microbatches, in ascending order, each on the first of this rank's stages
   execution.batch = [&](int64_t microbatch) -> data::Batch& {
     load(microbatch, batch);
-    counted += batch.counted;
+    if (microbatch == begun) {
+      counted += batch.counted;
+      ++begun;
+    }
     return batch;
   };
   model::Counts counts;
+  const Plan plan = plan_evaluation(placement_, microbatches);
   optimizer_->begin_evaluation();
-  executor_->run(with_transfers(forward_only(microbatches), config_.mesh.pp, store_.coordinate()[Axis::pp]), execution,
-                 counts);
+  executor_->run(plan.lists[static_cast<size_t>(pipeline_rank())], execution, counts);
   std::array<ExactSum, 1> sums = {counts.loss};
   sum_count(communicator_.group(kTokenAxes, std::nullopt), counted);
   sum_over_ranks(communicator_.group(AxisSet::all(), std::nullopt), sums, "validation loss");
@@ -188,29 +189,36 @@ std::string Engine::first_non_finite() {
   // parameters), microbatch, direction, stage in that direction, tensor of the stage.
   using Moment = std::array<int64_t, 5>;
   constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
-  const int64_t stage = store_.coordinate()[Axis::pp];
+  std::map<std::string, int64_t> stages;  // of parameters
+  for (const ModelParameter& parameter : model_parameters_) stages.emplace(parameter.spec.name, parameter.stage);
   Moment first = {kNever};
   std::string found;
   int64_t looked_at = 0;
   const auto look = [&](int64_t phase, const Action& action, int64_t place, const std::string& name, Tensor tensor) {
     const bool forwards = action.kind == Action::Kind::forward;
-    const Moment moment = {phase, action.microbatch, forwards ? 0 : 1, forwards ? stage : -stage, place};
+    const Moment moment = {phase, action.microbatch, forwards ? 0 : 1, forwards ? action.stage : -action.stage, place};
     if (!(moment < first) || device_.all_finite(tensor)) return;
     first = moment;
     found = name;
+  };
+  using Kind = Action::Kind;
+  const auto in = [&](Kind kind, const parallel::Parameter& parameter) {
+    return Action{kind, stages.at(parameter.name()), 0};
   };
   std::map<const parallel::Parameter*, int64_t> places;
   for (const parallel::Parameter& parameter : store_.parameters()) {
     places.emplace(&parameter, std::ssize(places));
     if (!parameter.spec().trained)
-      look(0, Action::forward(0), places.at(&parameter), parameter.name(), parameter.weight());
+      look(0, in(Kind::forward, parameter), places.at(&parameter), parameter.name(), parameter.weight());
   }
   for (const parallel::Bucket& bucket : store_.buckets())
     for (const parallel::ParameterSpan& span :
          parallel::ParameterStore::spans(bucket, held(bucket, store_.weights_extent())))
-      look(0, Action::forward(0), places.at(span.parameter), span.parameter->name(), store_.weights(span.range));
+      look(0, in(Kind::forward, *span.parameter), places.at(span.parameter), span.parameter->name(),
+           store_.weights(span.range));
   optimizer_->begin_search([&](const parallel::Parameter& parameter) {
-    look(2, Action::backward(0), places.at(&parameter), "the gradient of " + parameter.name(), parameter.gradient());
+    look(2, in(Kind::backward, parameter), places.at(&parameter), "the gradient of " + parameter.name(),
+         parameter.gradient());
   });
   run_microbatches([&](const Action& action, const std::string& name, Tensor tensor) {
     look(1, action, looked_at++, name, tensor);

@@ -1,10 +1,12 @@
-// A rank's working parts (device, parameters, its stage of the model, optimizer) and the step that they make together:
+// A rank's working parts (device, parameters, its stages of the model, optimizer) and the step that they make together:
 // forward and backward by a list of actions, reduction, clipping, update.
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "lib/base/exact_sum.h"
@@ -70,6 +72,7 @@ class Engine {
   std::string first_non_finite();
 
  private:
+  int64_t pipeline_rank() const { return store_.coordinate()[Axis::pp]; }
   void check_memory(int64_t available_bytes) const;
   // Forward and backward of the microbatches in batches_.
   model::Counts run_microbatches(const ActionObserver& observer);
@@ -82,8 +85,10 @@ class Engine {
   device::ElementTypes types_;
   model::RopeTable rope_;
   parallel::ParameterStore store_;
+  StagePlacement placement_;
+  std::vector<Action> actions_;  // of this rank in a step
   std::vector<ModelParameter> model_parameters_;
-  std::optional<model::Stage> stage_;
+  std::deque<model::Stage> stages_;  // in ascending order
   std::optional<optimizer::ZeroOptimizer> optimizer_;
   std::optional<Executor> executor_;
   std::vector<data::Batch> batches_;  // of the step, on the host

@@ -7,6 +7,8 @@
 namespace quintet::pipeline {
 namespace {
 
+using Kind = Action::Kind;
+
 // Adds the seconds of its life.
 class Stopwatch {
  public:
@@ -21,15 +23,23 @@ class Stopwatch {
   Clock::time_point start_ = Clock::now();
 };
 
+// "activations of microbatch 4": for reports.
+std::string message_of(const Action& transfer) {
+  const bool activation = transfer.kind == Kind::receive_activation || transfer.kind == Kind::send_activation;
+  return fmt::format("{} of microbatch {}", activation ? "activations" : "gradients", transfer.microbatch);
+}
+
 }  // namespace
 
 Executor::Executor(const config::Config& config, comm::Communicator& communicator, device::Device& device,
-                   device::MemoryLedger& ledger, const model::Stage& stage, const device::ElementTypes& types)
+                   device::MemoryLedger& ledger, const StagePlacement& placement,
+                   const std::deque<model::Stage>& stages, const device::ElementTypes& types)
     : config_(config),
       communicator_(communicator),
       device_(device),
       ledger_(ledger),
-      stage_(stage),
+      placement_(placement),
+      stages_(stages),
       types_(types),
       pipeline_(communicator.group({Axis::pp}, Axis::pp)),
       tensor_(communicator, config.parallel.sequence_parallel),
@@ -41,29 +51,17 @@ Executor::Executor(const config::Config& config, comm::Communicator& communicato
 }
 
 void Executor::run(std::span<const Action> actions, const Execution& execution, model::Counts& counts) {
-  const int64_t stage = pipeline_.rank();
   for (const Action& action : actions) {
     communicator_.progress();
-    const int64_t microbatch = action.microbatch;
     switch (action.kind) {
-      case Action::Kind::receive_activation: {
-        InFlight& opened = open(microbatch, execution);
-        opened.input = opened.arena.allocate(types_.compute, message_shape_);
-        opened.arrival =
-            pipeline_.receive(opened.input, stage - 1, fmt::format("activations of microbatch {}", microbatch));
-        break;
-      }
-      case Action::Kind::receive_gradient: {
-        ParcelPointer& parcel = gradients_[microbatch];
-        parcel = take_parcel();
-        parcel->transfer =
-            pipeline_.receive(parcel->message, stage + 1, fmt::format("gradients of microbatch {}", microbatch));
-        break;
-      }
-      case Action::Kind::forward: forward(action, execution, counts); break;
-      case Action::Kind::backward: backward(action, execution, counts); break;
-      case Action::Kind::send_activation: post_send(activations_, microbatch, stage + 1, "activations"); break;
-      case Action::Kind::send_gradient: post_send(gradients_, microbatch, stage - 1, "gradients"); break;
+      case Kind::forward: forward(action, execution, counts); break;
+      case Kind::backward: backward(action, execution, counts); break;
+      case Kind::backward_input:
+      case Kind::backward_weight: QUINTET_CHECK(false, "no stage has a {} yet", to_string(action)); break;
+      case Kind::receive_activation:
+      case Kind::receive_gradient: receive(action, execution); break;
+      case Kind::send_activation:
+      case Kind::send_gradient: send(action); break;
     }
   }
   for (ParcelPointer& parcel : sending_) {
@@ -75,27 +73,34 @@ void Executor::run(std::span<const Action> actions, const Execution& execution, 
 }
 
 void Executor::forward(const Action& action, const Execution& execution, model::Counts& counts) {
-  const model::StagePart& part = stage_.part();
-  InFlight& in_flight = part.is_first ? open(action.microbatch, execution) : *in_flight_.at(action.microbatch);
+  const auto [stage_number, microbatch] = key_of(action);
+  const bool is_last = stage_number == placement_.last_stage();
+  InFlight& in_flight = stage_number == 0 ? open(key_of(action), execution) : *in_flight_.at(key_of(action));
   in_flight.arrival.wait();
-  ParcelPointer output = part.is_last ? nullptr : take_parcel();
+  Tensor output;
+  if (!is_last && placement_.hands_over(stage_number)) {
+    output = open_with_input({stage_number + 1, microbatch}, execution).input;
+  } else if (!is_last) {
+    ParcelPointer& parcel = activations_[key_of(action)];
+    parcel = take_parcel();
+    output = parcel->message;
+  }
   const model::Observer observer = [&](const std::string& name, Tensor tensor) {
     execution.observer(action, name, tensor);
   };
   model::Pass forward = pass(in_flight, execution, execution.observer ? &observer : nullptr);
   {
     const Stopwatch stopwatch(computed_seconds_);
-    stage_.forward(forward, in_flight.input, output ? output->message : Tensor{}, in_flight.saved);
+    stage(stage_number).forward(forward, in_flight.input, output, in_flight.saved);
   }
-  if (output) activations_[action.microbatch] = std::move(output);
-  if (execution.mode == model::Mode::evaluate) close(action.microbatch, counts);
+  if (execution.mode == model::Mode::evaluate) close(key_of(action), counts);
 }
 
 void Executor::backward(const Action& action, const Execution& execution, model::Counts& counts) {
-  const model::StagePart& part = stage_.part();
-  InFlight& in_flight = *in_flight_.at(action.microbatch);
-  ParcelPointer& gradient = gradients_[action.microbatch];
-  if (part.is_last) gradient = take_parcel();
+  const auto [stage_number, microbatch] = key_of(action);
+  InFlight& in_flight = *in_flight_.at(key_of(action));
+  ParcelPointer& gradient = gradients_[key_of(action)];
+  if (stage_number == placement_.last_stage()) gradient = take_parcel();
   gradient->transfer.wait();
   const model::Observer observer = [&](const std::string& name, Tensor tensor) {
     execution.observer(action, name, tensor);
@@ -103,24 +108,28 @@ void Executor::backward(const Action& action, const Execution& execution, model:
   model::Pass backward = pass(in_flight, execution, execution.observer ? &observer : nullptr);
   {
     const Stopwatch stopwatch(computed_seconds_);
-    stage_.backward(backward, in_flight.saved, gradient->message);
+    stage(stage_number).backward(backward, in_flight.saved, gradient->message);
   }
-  if (part.is_first) {
+  if (stage_number == 0) {
     free_.push_back(std::move(gradient));
-    gradients_.erase(action.microbatch);
+    gradients_.erase(key_of(action));
+  } else if (placement_.hands_over(stage_number - 1)) {
+    gradients_[{stage_number - 1, microbatch}] = std::move(gradient);
+    gradients_.erase(key_of(action));
   }
-  close(action.microbatch, counts);
+  close(key_of(action), counts);
 }
 
-Executor::InFlight& Executor::open(int64_t microbatch, const Execution& execution) {
-  if (idle_.empty()) idle_.push_back(std::make_unique<InFlight>(device_, ledger_));
-  std::unique_ptr<InFlight>& place = in_flight_[microbatch];
-  QUINTET_CHECK(!place, "microbatch {} begins twice", microbatch);
-  place = std::move(idle_.back());
-  idle_.pop_back();
+Executor::InFlight& Executor::open(Key key, const Execution& execution) {
+  std::vector<std::unique_ptr<InFlight>>& idle = idle_[key.first];
+  if (idle.empty()) idle.push_back(std::make_unique<InFlight>(device_, ledger_));
+  std::unique_ptr<InFlight>& place = in_flight_[key];
+  QUINTET_CHECK(!place, "microbatch {} begins twice on stage {}", key.second, key.first);
+  place = std::move(idle.back());
+  idle.pop_back();
   InFlight& opened = *place;
 
-  data::Batch& batch = execution.batch(microbatch);
+  data::Batch& batch = execution.batch(key.second);
   const auto upload = [&]<typename T>(std::vector<T>& values) {
     const Shape shape = {static_cast<int64_t>(values.size())};
     const Tensor tensor = opened.arena.allocate(kDTypeOf<T>, shape);
@@ -142,12 +151,40 @@ Executor::InFlight& Executor::open(int64_t microbatch, const Execution& executio
   return opened;
 }
 
-void Executor::close(int64_t microbatch, model::Counts& counts) {
-  const auto closed = in_flight_.find(microbatch);
-  stage_.add_counts(closed->second->saved, counts);
+Executor::InFlight& Executor::open_with_input(Key key, const Execution& execution) {
+  InFlight& opened = open(key, execution);
+  opened.input = opened.arena.allocate(types_.compute, message_shape_);
+  return opened;
+}
+
+void Executor::close(Key key, model::Counts& counts) {
+  const auto closed = in_flight_.find(key);
+  stage(key.first).add_counts(closed->second->saved, counts);
   closed->second->arena.reset();
-  idle_.push_back(std::move(closed->second));
+  idle_[key.first].push_back(std::move(closed->second));
   in_flight_.erase(closed);
+}
+
+void Executor::receive(const Action& action, const Execution& execution) {
+  const std::string what = message_of(action);
+  if (action.kind == Kind::receive_activation) {
+    InFlight& opened = open_with_input(key_of(action), execution);
+    opened.arrival = pipeline_.receive(opened.input, peer(action), what, channel_of(action));
+  } else {
+    ParcelPointer& parcel = gradients_[key_of(action)];
+    parcel = take_parcel();
+    parcel->transfer = pipeline_.receive(parcel->message, peer(action), what, channel_of(action));
+  }
+}
+
+void Executor::send(const Action& action) {
+  std::map<Key, ParcelPointer>& made = action.kind == Kind::send_activation ? activations_ : gradients_;
+  const auto parcel = made.find(key_of(action));
+  QUINTET_CHECK(parcel != made.end(), "nothing is there for {}", to_string(action));
+  parcel->second->transfer =
+      pipeline_.send(parcel->second->message, peer(action), message_of(action), channel_of(action));
+  sending_.push_back(std::move(parcel->second));
+  made.erase(parcel);
 }
 
 model::Pass Executor::pass(InFlight& in_flight, const Execution& execution, const model::Observer* observer) {
@@ -184,15 +221,6 @@ Executor::ParcelPointer Executor::take_parcel() {
     free_.pop_back();
   }
   return parcel;
-}
-
-void Executor::post_send(std::map<int64_t, ParcelPointer>& outbox, int64_t microbatch, int64_t to, const char* what) {
-  const auto made = outbox.find(microbatch);
-  QUINTET_CHECK(made != outbox.end(), "no {} of microbatch {} to send", what, microbatch);
-  made->second->transfer =
-      pipeline_.send(made->second->message, to, fmt::format("{} of microbatch {}", what, microbatch));
-  sending_.push_back(std::move(made->second));
-  outbox.erase(made);
 }
 
 }  // namespace quintet::pipeline

@@ -1,14 +1,16 @@
-// Runs a stage's list of actions, whatever the schedule: opens and closes microbatches, posts transfers and waits for
-// them where a computation needs them.
+// Runs a rank's list of actions, whatever the schedule: opens and closes microbatches on its stages, posts transfers
+// and waits for them where a computation needs them, and hands over between neighbouring stages of the rank.
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lib/comm/communicator.h"
@@ -19,7 +21,7 @@
 #include "lib/model/stage.h"
 #include "lib/parallel/context_region.h"
 #include "lib/parallel/tensor_region.h"
-#include "lib/pipeline/schedule.h"
+#include "lib/pipeline/action.h"
 
 namespace quintet::pipeline {
 
@@ -31,7 +33,7 @@ struct Execution {
   parallel::UnitObserver& units;          // told of every use of parameters
   model::Mode mode = model::Mode::train;  // or evaluate: nothing is kept after a forward
   double loss_scale = 0;                  // 1 / tokens that count in the global batch
-  // The batch of a microbatch, on the host; asked for once, when the microbatch begins.
+  // The batch of a microbatch, on the host; asked for once a stage, when the microbatch begins there.
   std::function<data::Batch&(int64_t microbatch)> batch;
   ActionObserver observer;  // may be empty
 };
@@ -39,7 +41,8 @@ struct Execution {
 class Executor {
  public:
   Executor(const config::Config& config, comm::Communicator& communicator, device::Device& device,
-           device::MemoryLedger& ledger, const model::Stage& stage, const device::ElementTypes& types);
+           device::MemoryLedger& ledger, const StagePlacement& placement, const std::deque<model::Stage>& stages,
+           const device::ElementTypes& types);
 
   // Adds what the microbatches' passes count, each once. Returns once all that was sent has been taken.
   void run(std::span<const Action> actions, const Execution& execution, model::Counts& counts);
@@ -58,30 +61,41 @@ class Executor {
   };
   using ParcelPointer = std::unique_ptr<Parcel>;
 
-  // A microbatch from its beginning to the end of its backward, or of its forward in an evaluation.
+  // What is under way is told apart by stage and microbatch.
+  using Key = std::pair<int64_t, int64_t>;
+  static Key key_of(const Action& action) { return {action.stage, action.microbatch}; }
+
+  // A microbatch on a stage, from its beginning to the end of its backward, or of its forward in an evaluation.
   struct InFlight {
     device::Arena arena;
     model::Microbatch batch;
     model::StageSaved saved;
     Tensor input;          // from the stage before
-    comm::Handle arrival;  // of the input
+    comm::Handle arrival;  // of the input, from another rank
     InFlight(device::Device& device, device::MemoryLedger& ledger) : arena(device, ledger, "activations") {}
   };
 
-  InFlight& open(int64_t microbatch, const Execution& execution);
-  // The microbatch's passes are done.
-  void close(int64_t microbatch, model::Counts& counts);
+  const model::Stage& stage(int64_t number) const { return stages_[static_cast<size_t>(placement_.chunk_of(number))]; }
+  InFlight& open(Key key, const Execution& execution);
+  // Opens it with memory for its input.
+  InFlight& open_with_input(Key key, const Execution& execution);
+  // The microbatch's passes on the stage are done.
+  void close(Key key, model::Counts& counts);
   void forward(const Action& action, const Execution& execution, model::Counts& counts);
   void backward(const Action& action, const Execution& execution, model::Counts& counts);
+  void receive(const Action& action, const Execution& execution);
+  void send(const Action& action);
+  // The rank along pp at the other end of a transfer.
+  int64_t peer(const Action& transfer) const { return placement_.rank_of(peer_stage(transfer)); }
   model::Pass pass(InFlight& in_flight, const Execution& execution, const model::Observer* observer);
   ParcelPointer take_parcel();
-  void post_send(std::map<int64_t, ParcelPointer>& outbox, int64_t microbatch, int64_t to, const char* what);
 
   const config::Config& config_;
   comm::Communicator& communicator_;
   device::Device& device_;
   device::MemoryLedger& ledger_;
-  const model::Stage& stage_;
+  StagePlacement placement_;
+  const std::deque<model::Stage>& stages_;  // of this rank
   device::ElementTypes types_;
   comm::ProcessGroup& pipeline_;
   parallel::TensorRegion tensor_;
@@ -89,9 +103,10 @@ class Executor {
   std::optional<parallel::ExpertDispatch> dispatch_;
   Shape message_shape_;  // [T', H]
   device::Arena scratch_;
-  std::vector<std::unique_ptr<InFlight>> idle_;
-  std::map<int64_t, std::unique_ptr<InFlight>> in_flight_;    // by microbatch
-  std::map<int64_t, ParcelPointer> activations_, gradients_;  // by microbatch: made or arriving, not yet sent or used
+  std::map<int64_t, std::vector<std::unique_ptr<InFlight>>> idle_;  // by stage, since stages differ in size
+  std::map<Key, std::unique_ptr<InFlight>> in_flight_;
+  std::map<Key, ParcelPointer> activations_;  // outputs of stages, not yet sent
+  std::map<Key, ParcelPointer> gradients_;    // of outputs: made or arriving; then of inputs, not yet sent
   std::vector<ParcelPointer> sending_, free_;
   double computed_seconds_ = 0;
 };

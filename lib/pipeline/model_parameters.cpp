@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 
+#include "lib/pipeline/schedule.h"
 #include "lib/pipeline/stage_split.h"
 
 namespace quintet::pipeline {
@@ -12,7 +14,7 @@ model::StagePart part_of_stage(const config::Config& config, int64_t stage) {
   model::StagePart part{.first_layer = 0,
                         .layers = layers[static_cast<size_t>(stage)],
                         .is_first = stage == 0,
-                        .is_last = stage + 1 == config.mesh.pp};
+                        .is_last = stage + 1 == std::ssize(layers)};
   for (int64_t before = 0; before < stage; ++before) part.first_layer += layers[static_cast<size_t>(before)];
   return part;
 }
@@ -23,14 +25,17 @@ std::vector<ModelParameter> model_parameters(const config::Config& config, const
   for (const Axis axis : kAxes) sizes[axis] = axis == Axis::ep ? 1 : mesh.size(axis);
   const Mesh without_ep(sizes, mesh.order());
   const model::RopeTable no_table;
+  const StagePlacement placement = placement_of(config);
   std::vector<ModelParameter> all;
-  for (int64_t stage = 0; stage < config.mesh.pp; ++stage) {
+  for (int64_t stage = 0; stage < placement.stages(); ++stage) {
+    const int64_t rank = placement.rank_of(stage);
     Coordinate coordinate;
-    coordinate[Axis::pp] = stage;
+    coordinate[Axis::pp] = rank;
     parallel::ParameterStore store(without_ep, coordinate);
     const model::Stage declared(store, config, no_table, part_of_stage(config, stage));
     for (const parallel::Parameter& parameter : store.parameters())
-      if (parallel::is_first_holder(parameter.spec(), without_ep, coordinate)) all.push_back({parameter.spec(), stage});
+      if (parallel::is_first_holder(parameter.spec(), without_ep, coordinate))
+        all.push_back({parameter.spec(), stage, rank});
   }
   return all;
 }
@@ -52,7 +57,7 @@ Tensor WholeParameters::gather(const std::string& name, Values values) {
   for (int64_t place_along_tp = 0; place_along_tp < mesh.size(Axis::tp); ++place_along_tp) {
     Coordinate holder;
     holder[Axis::tp] = place_along_tp;
-    holder[Axis::pp] = parameter.stage;
+    holder[Axis::pp] = parameter.pipeline_rank;
     if (parameter.spec.is_expert()) holder[Axis::ep] = parameter.spec.along[Axis::ep].holder(mesh.size(Axis::ep));
     if (!parallel::is_first_holder(parameter.spec, mesh, holder)) continue;
     const int64_t from = mesh.rank_of(holder);

@@ -21,7 +21,8 @@ model::StagePart part_of_stage(const config::Config& config, int64_t stage);
 
 struct ModelParameter {
   parallel::ParameterSpec spec;
-  int64_t stage = 0;  // the first that holds it
+  int64_t stage = 0;          // the first that holds it
+  int64_t pipeline_rank = 0;  // of that stage
 };
 
 // Each parameter once, from the embedding to the head: declared by the layers themselves, as every rank's are.

@@ -1,113 +1,134 @@
 #include "lib/pipeline/schedule.h"
 
 #include <algorithm>
-#include <optional>
-#include <string_view>
-
-#include <fmt/core.h>
+#include <array>
 
 #include "lib/base/error.h"
+#include "lib/pipeline/transfers.h"
 
 namespace quintet::pipeline {
 namespace {
 
+using config::PipelineSchedule;
 using Kind = Action::Kind;
 
-std::string_view name_of(Kind kind) {
-  switch (kind) {
-    case Kind::forward: return "forward";
-    case Kind::backward: return "backward";
-    case Kind::receive_activation: return "activation receive";
-    case Kind::send_activation: return "activation send";
-    case Kind::receive_gradient: return "gradient receive";
-    case Kind::send_gradient: return "gradient send";
+// All forwards, then all backwards, both first in first out (Huang et al. 2019). Three ranks, four microbatches; a
+// backward takes twice as long as a forward:
+//
+//   rank 0  0 1 2 3                 0 0 1 1 2 2 3 3
+//   rank 1    0 1 2 3           0 0 1 1 2 2 3 3
+//   rank 2      0 1 2 3 0 0 1 1 2 2 3 3
+//               forwards  backwards
+ActionLists gpipe(const StagePlacement& placement, int64_t microbatches) {
+  ActionLists lists;
+  for (int64_t rank = 0; rank < placement.ranks; ++rank) {
+    std::vector<Action>& list = lists.emplace_back();
+    const std::vector<int64_t> stages = placement.stages_of(rank);
+    for (const int64_t stage : stages)
+      for (int64_t i = 0; i < microbatches; ++i) list.push_back({Kind::forward, stage, i});
+    for (auto stage = stages.rbegin(); stage != stages.rend(); ++stage)
+      for (int64_t i = 0; i < microbatches; ++i) list.push_back({Kind::backward, *stage, i});
   }
-  QUINTET_CHECK(false, "unknown kind of action");
+  return lists;
 }
 
-std::optional<Action> receive_for(const Action& computation, int64_t stages, int64_t stage) {
-  if (computation.kind == Kind::forward && stage > 0) return Action::receive_activation(computation.microbatch);
-  if (computation.kind == Kind::backward && stage < stages - 1) return Action::receive_gradient(computation.microbatch);
-  return std::nullopt;
+int64_t gpipe_keeps(const StagePlacement& placement, int64_t /*rank*/, int64_t microbatches) {
+  return placement.chunks * microbatches;
 }
 
-std::optional<Action> send_after(const Action& computation, int64_t stages, int64_t stage) {
-  if (computation.kind == Kind::forward && stage < stages - 1) return Action::send_activation(computation.microbatch);
-  if (computation.kind == Kind::backward && stage > 0) return Action::send_gradient(computation.microbatch);
-  return std::nullopt;
-}
-
-std::vector<Action> computations(config::PipelineSchedule schedule, int64_t stages, int64_t stage,
-                                 int64_t microbatches) {
-  switch (schedule) {
-    case config::PipelineSchedule::gpipe: return gpipe(microbatches);
-    case config::PipelineSchedule::one_f_one_b: return one_f_one_b(stages, stage, microbatches);
-    case config::PipelineSchedule::interleaved:
-    case config::PipelineSchedule::zero_bubble: break;
+// One-forward-one-backward (Narayanan et al. 2021, section 2.2.1): after ranks - rank - 1 warm-up forwards each rank
+// alternates, so that it never keeps more than ranks - rank microbatches. As idle as gpipe:
+//
+//   rank 0  0 1 2         0 0 3 1 1   2 2   3 3
+//   rank 1    0 1     0 0 2 1 1 3 2 2   3 3
+//   rank 2      0 0 0 1 1 1 2 2 2 3 3 3
+//               F B B F B B
+ActionLists one_f_one_b(const StagePlacement& placement, int64_t microbatches) {
+  QUINTET_CHECK(placement.chunks == 1, "1f1b has one stage a rank, not {}", placement.chunks);
+  ActionLists lists;
+  for (int64_t rank = 0; rank < placement.ranks; ++rank) {
+    std::vector<Action>& list = lists.emplace_back();
+    const int64_t warmup = std::min(placement.ranks - rank - 1, microbatches);
+    int64_t forwards = 0, backwards = 0;
+    while (forwards < warmup) list.push_back({Kind::forward, rank, forwards++});
+    while (forwards < microbatches) {
+      list.push_back({Kind::forward, rank, forwards++});
+      list.push_back({Kind::backward, rank, backwards++});
+    }
+    while (backwards < microbatches) list.push_back({Kind::backward, rank, backwards++});
   }
-  QUINTET_CHECK(false, "no such schedule is built");
+  return lists;
+}
+
+int64_t one_f_one_b_keeps(const StagePlacement& placement, int64_t rank, int64_t microbatches) {
+  return std::min(placement.ranks - rank, microbatches);
+}
+
+struct Schedule {
+  PipelineSchedule name;
+  StagePlacement::Shape shape;
+  ActionLists (*computations)(const StagePlacement& placement, int64_t microbatches);
+  int64_t (*most_kept)(const StagePlacement& placement, int64_t rank, int64_t microbatches);
+};
+
+constexpr std::array kSchedules = {
+    Schedule{PipelineSchedule::gpipe, StagePlacement::Shape::loop, gpipe, gpipe_keeps},
+    Schedule{PipelineSchedule::one_f_one_b, StagePlacement::Shape::loop, one_f_one_b, one_f_one_b_keeps},
+};
+
+const Schedule& schedule_of(PipelineSchedule name) {
+  const auto* const found = std::find_if(kSchedules.begin(), kSchedules.end(),
+                                         [name](const Schedule& schedule) { return schedule.name == name; });
+  QUINTET_CHECK(found != kSchedules.end(), "no such schedule is built");
+  return *found;
+}
+
+// Forwards only: as many microbatches through one stage of a rank as it takes the first of them to come round to the
+// rank's next, then as many through that. All ranks follow one order of (group, stage, microbatch), so that no rank
+// waits for one that waits for it.
+ActionLists forwards(const StagePlacement& placement, int64_t microbatches) {
+  const int64_t group = placement.shape == StagePlacement::Shape::loop ? placement.ranks : placement.stages();
+  ActionLists lists;
+  for (int64_t rank = 0; rank < placement.ranks; ++rank) {
+    std::vector<Action>& list = lists.emplace_back();
+    for (int64_t first = 0; first < microbatches; first += group)
+      for (const int64_t stage : placement.stages_of(rank))
+        for (int64_t i = first; i < std::min(first + group, microbatches); ++i)
+          list.push_back({Kind::forward, stage, i});
+  }
+  return lists;
 }
 
 }  // namespace
 
-std::string to_string(const Action& action) {
-  return fmt::format("{} of microbatch {}", name_of(action.kind), action.microbatch);
+Plan plan_training(PipelineSchedule name, int64_t ranks, int64_t chunks, int64_t microbatches) {
+  const Schedule& schedule = schedule_of(name);
+  Plan plan{.placement = {.shape = schedule.shape, .ranks = ranks, .chunks = chunks},
+            .microbatches = microbatches,
+            .lists = {},
+            .most_kept = {}};
+  plan.lists = with_transfers(schedule.computations(plan.placement, microbatches), plan.placement);
+  for (int64_t rank = 0; rank < ranks; ++rank)
+    plan.most_kept.push_back(schedule.most_kept(plan.placement, rank, microbatches));
+  return plan;
 }
 
-std::vector<Action> gpipe(int64_t microbatches) {
-  std::vector<Action> actions = forward_only(microbatches);
-  for (int64_t i = 0; i < microbatches; ++i) actions.push_back(Action::backward(i));
-  return actions;
+Plan plan_training(const config::Config& config, int64_t microbatches) {
+  const StagePlacement placement = placement_of(config);
+  return plan_training(config.parallel.pipeline.schedule, placement.ranks, placement.chunks, microbatches);
 }
 
-std::vector<Action> one_f_one_b(int64_t stages, int64_t stage, int64_t microbatches) {
-  const int64_t warmup = std::min(stages - stage - 1, microbatches);
-  std::vector<Action> actions;
-  int64_t forward = 0;
-  int64_t backward = 0;
-  while (forward < warmup) actions.push_back(Action::forward(forward++));
-  while (forward < microbatches) {
-    actions.push_back(Action::forward(forward++));
-    actions.push_back(Action::backward(backward++));
-  }
-  while (backward < microbatches) actions.push_back(Action::backward(backward++));
-  return actions;
+Plan plan_evaluation(const StagePlacement& placement, int64_t microbatches) {
+  return {.placement = placement,
+          .microbatches = microbatches,
+          .lists = with_transfers(forwards(placement, microbatches), placement),
+          .most_kept = std::vector<int64_t>(static_cast<size_t>(placement.ranks), 0)};
 }
 
-std::vector<Action> forward_only(int64_t microbatches) {
-  std::vector<Action> actions;
-  for (int64_t i = 0; i < microbatches; ++i) actions.push_back(Action::forward(i));
-  return actions;
-}
-
-std::vector<Action> with_transfers(std::span<const Action> computations, int64_t stages, int64_t stage) {
-  QUINTET_CHECK(0 <= stage && stage < stages, "stage {} of {}", stage, stages);
-  std::vector<Action> actions;
-  const auto add = [&](const std::optional<Action>& transfer) {
-    if (transfer) actions.push_back(*transfer);
-  };
-  if (!computations.empty()) add(receive_for(computations.front(), stages, stage));
-  for (size_t i = 0; i < computations.size(); ++i) {
-    QUINTET_CHECK(computations[i].computes(), "{} is a transfer already", to_string(computations[i]));
-    if (i + 1 < computations.size()) add(receive_for(computations[i + 1], stages, stage));
-    actions.push_back(computations[i]);
-    add(send_after(computations[i], stages, stage));
-  }
-  return actions;
-}
-
-std::vector<Action> actions(config::PipelineSchedule schedule, int64_t stages, int64_t stage, int64_t microbatches) {
-  return with_transfers(computations(schedule, stages, stage, microbatches), stages, stage);
-}
-
-int64_t most_in_flight(config::PipelineSchedule schedule, int64_t stages, int64_t stage, int64_t microbatches) {
-  switch (schedule) {
-    case config::PipelineSchedule::gpipe: return microbatches;
-    case config::PipelineSchedule::one_f_one_b: return std::min(stages - stage, microbatches);
-    case config::PipelineSchedule::interleaved:
-    case config::PipelineSchedule::zero_bubble: break;
-  }
-  QUINTET_CHECK(false, "no such schedule is built");
+StagePlacement placement_of(const config::Config& config) {
+  return {.shape = schedule_of(config.parallel.pipeline.schedule).shape,
+          .ranks = config.mesh.pp,
+          .chunks = config.parallel.pipeline.virtual_stages};
 }
 
 }  // namespace quintet::pipeline

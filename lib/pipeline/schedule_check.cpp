@@ -14,208 +14,278 @@ namespace {
 
 using Kind = Action::Kind;
 
-constexpr std::array kKinds = {Kind::forward,         Kind::backward,         Kind::receive_activation,
-                               Kind::send_activation, Kind::receive_gradient, Kind::send_gradient};
-
-// Of one microbatch on one stage, the first stands before the second.
+// Of one microbatch and stage, the first stands before the second where a list has both.
 struct Order {
   Kind first, second;
   std::string_view rule;
 };
+constexpr std::string_view kKept = "a backward needs what its forward kept";
+constexpr std::string_view kPosted = "a receive is posted before the computation that needs it";
+constexpr std::string_view kComputed = "a send follows the computation whose output it takes";
 constexpr std::array kOrders = {
-    Order{Kind::forward, Kind::backward, "a backward needs what its forward kept"},
-    Order{Kind::receive_activation, Kind::forward, "a receive is posted before the computation that needs it"},
-    Order{Kind::receive_gradient, Kind::backward, "a receive is posted before the computation that needs it"},
-    Order{Kind::forward, Kind::send_activation, "a send follows the computation whose output it takes"},
-    Order{Kind::backward, Kind::send_gradient, "a send follows the computation whose output it takes"},
+    Order{Kind::forward, Kind::backward, kKept},
+    Order{Kind::forward, Kind::backward_input, kKept},
+    Order{Kind::backward_input, Kind::backward_weight, "a weight part needs what its input part left"},
+    Order{Kind::receive_activation, Kind::forward, kPosted},
+    Order{Kind::receive_gradient, Kind::backward, kPosted},
+    Order{Kind::receive_gradient, Kind::backward_input, kPosted},
+    Order{Kind::forward, Kind::send_activation, kComputed},
+    Order{Kind::backward, Kind::send_gradient, kComputed},
+    Order{Kind::backward_input, Kind::send_gradient, kComputed},
+};
+constexpr std::string_view kAscending = "microbatches run in ascending order, so that gradients add up in it";
+constexpr std::string_view kChannel =
+    "the messages of a channel run in ascending order at both ends, so that they meet";
+constexpr std::string_view kHandedOver = "a stage takes over what its neighbour on the same rank has computed";
+
+// The actions of all ranks around a place of each list; the marked ranks' there are in brackets.
+class Grid {
+ public:
+  explicit Grid(const ActionLists& lists) : lists_(lists), centres_(lists.size(), 0), marked_(lists.size(), false) {}
+
+  void centre_all(size_t place) { std::fill(centres_.begin(), centres_.end(), place); }
+  void mark(int64_t rank, size_t place) {
+    centres_[static_cast<size_t>(rank)] = place;
+    marked_[static_cast<size_t>(rank)] = true;
+  }
+
+  std::string text() const {
+    constexpr size_t kAround = 5;
+    std::string text;
+    for (size_t rank = 0; rank < lists_.size(); ++rank) {
+      const std::vector<Action>& list = lists_[rank];
+      text += fmt::format("\n  rank {:<3}", rank);
+      const size_t centre = centres_[rank];
+      for (size_t column = 0; column <= 2 * kAround; ++column) {
+        const size_t place = centre + column - kAround;  // wraps before the list's beginning
+        const std::string cell = place < list.size() ? symbol(list[place]) : "";
+        const bool marked = marked_[rank] && place == centre;
+        text += fmt::format(" {:^9}", marked ? "[" + cell + "]" : cell);
+      }
+      text.erase(text.find_last_not_of(' ') + 1);
+    }
+    return text;
+  }
+
+ private:
+  const ActionLists& lists_;
+  std::vector<size_t> centres_;
+  std::vector<bool> marked_;
 };
 
 class Checker {
  public:
-  Checker(std::span<const std::vector<Action>> lists, int64_t microbatches, std::span<const int64_t> most_in_flight)
-      : lists_(lists), microbatches_(microbatches), most_in_flight_(most_in_flight) {
-    QUINTET_CHECK(lists.size() == most_in_flight.size(), "{} stages, {} bounds", lists.size(), most_in_flight.size());
-    for (const std::vector<Action>& list : lists)
-      for (const Action& action : list) trains_ = trains_ || action.kind == Kind::backward;
+  explicit Checker(const Plan& plan) : plan_(plan), placement_(plan.placement) {
+    QUINTET_CHECK(std::ssize(plan.lists) == placement_.ranks && std::ssize(plan.most_kept) == placement_.ranks,
+                  "{} lists and {} bounds for {} ranks", plan.lists.size(), plan.most_kept.size(), placement_.ranks);
+    places_.resize(static_cast<size_t>(Action::kKinds * placement_.stages() * plan.microbatches));
+    for (const std::vector<Action>& list : plan.lists)
+      for (const Action& action : list) trains_ = trains_ || action.is_backward() || action.completes();
   }
 
   std::string first_problem() {
-    for (int64_t stage = 0; stage < stages(); ++stage) {
-      if (std::string problem = note_places(stage); !problem.empty()) return problem;
-      if (std::string problem = check_counts(stage); !problem.empty()) return problem;
-      if (std::string problem = check_order(stage); !problem.empty()) return problem;
-      if (std::string problem = check_in_flight(stage); !problem.empty()) return problem;
-    }
-    for (int64_t stage = 0; stage + 1 < stages(); ++stage) {
-      std::string problem = check_messages(stage, Kind::send_activation, stage + 1, Kind::receive_activation);
-      if (problem.empty()) problem = check_messages(stage + 1, Kind::send_gradient, stage, Kind::receive_gradient);
-      if (!problem.empty()) return problem;
+    for (int64_t rank = 0; rank < placement_.ranks; ++rank)
+      if (std::string problem = note_places(rank); !problem.empty()) return problem;
+    for (int64_t rank = 0; rank < placement_.ranks; ++rank) {
+      for (const int64_t stage : placement_.stages_of(rank)) {
+        if (std::string problem = check_counts(stage); !problem.empty()) return problem;
+        if (std::string problem = check_order(stage); !problem.empty()) return problem;
+      }
+      if (std::string problem = check_kept(rank); !problem.empty()) return problem;
     }
     return check_progress();
   }
 
  private:
-  // Where a stage's list holds an action: of each kind and microbatch, the places in ascending order.
-  using Places = std::array<std::vector<std::vector<size_t>>, kKinds.size()>;
-
-  int64_t stages() const { return std::ssize(lists_); }
-  const std::vector<Action>& list(int64_t stage) const { return lists_[static_cast<size_t>(stage)]; }
-  std::vector<size_t>& places(const Action& action) {
-    return places_[static_cast<size_t>(action.kind)][static_cast<size_t>(action.microbatch)];
-  }
-
-  std::string note_places(int64_t stage) {
-    for (auto& of_kind : places_) of_kind.assign(static_cast<size_t>(microbatches_), {});
-    for (size_t place = 0; place < list(stage).size(); ++place) {
-      const Action& action = list(stage)[place];
-      if (action.microbatch < 0 || action.microbatch >= microbatches_)
-        return fmt::format("stage {}: {} is not one of {} microbatches", stage, to_string(action), microbatches_);
-      places(action).push_back(place);
-    }
-    return "";
-  }
-
-  bool belongs(int64_t stage, Kind kind) const {
-    switch (kind) {
-      case Kind::forward: return true;
-      case Kind::backward: return trains_;
-      case Kind::receive_activation: return stage > 0;
-      case Kind::send_activation: return stage < stages() - 1;
-      case Kind::receive_gradient: return trains_ && stage < stages() - 1;
-      case Kind::send_gradient: return trains_ && stage > 0;
-    }
-    QUINTET_CHECK(false, "unknown kind of action");
-  }
-
-  std::string check_counts(int64_t stage) {
-    for (const Kind kind : kKinds)
-      for (int64_t microbatch = 0; microbatch < microbatches_; ++microbatch) {
-        const Action action{kind, microbatch};
-        const size_t count = places(action).size();
-        if (belongs(stage, kind)) {
-          if (count == 0) return fmt::format("stage {}: {} is missing", stage, to_string(action));
-          if (count > 1) return fmt::format("stage {}: {} stands {} times, not once", stage, to_string(action), count);
-        } else if (count > 0) {
-          const bool gradient = kind == Kind::receive_gradient || kind == Kind::send_gradient;
-          return fmt::format(
-              "stage {}: {} has no place; {}", stage, to_string(action),
-              gradient && !trains_ ? "without backwards there are no gradients" : "there is no stage at the other end");
-        }
-      }
-    return "";
-  }
-
-  std::string out_of_order(int64_t stage, const Action& first, const Action& second, std::string_view rule) {
-    if (places(first).front() < places(second).front()) return "";
-    return fmt::format("stage {}: {} stands before {}; {}", stage, to_string(second), to_string(first), rule);
-  }
-
-  std::string check_order(int64_t stage) {
-    for (int64_t microbatch = 0; microbatch < microbatches_; ++microbatch) {
-      for (const Order& order : kOrders) {
-        if (!belongs(stage, order.first) || !belongs(stage, order.second)) continue;
-        std::string problem = out_of_order(stage, {order.first, microbatch}, {order.second, microbatch}, order.rule);
-        if (!problem.empty()) return problem;
-      }
-      for (const Kind kind : {Kind::forward, Kind::backward}) {
-        if (microbatch == 0 || !belongs(stage, kind)) continue;
-        std::string problem = out_of_order(stage, {kind, microbatch - 1}, {kind, microbatch},
-                                           "microbatches run in ascending order, so that gradients add up in it");
-        if (!problem.empty()) return problem;
-      }
-    }
-    return "";
-  }
-
-  std::string check_in_flight(int64_t stage) const {
-    if (!trains_) return "";
-    const int64_t bound = most_in_flight_[static_cast<size_t>(stage)];
-    int64_t in_flight = 0;
-    for (const Action& action : list(stage)) {
-      if (action.kind == Kind::forward) ++in_flight;
-      if (action.kind == Kind::backward) --in_flight;
-      if (in_flight > bound)
-        return fmt::format("stage {}: {} keeps {} microbatches in flight; the schedule promises at most {}", stage,
-                           to_string(action), in_flight, bound);
-    }
-    return "";
-  }
-
-  std::vector<Action> only(int64_t stage, Kind kind) const {
-    std::vector<Action> chosen;
-    for (const Action& action : list(stage))
-      if (action.kind == kind) chosen.push_back(action);
-    return chosen;
-  }
-
-  // Both lists hold each microbatch once.
-  std::string check_messages(int64_t sender, Kind send, int64_t receiver, Kind receive) const {
-    if (!belongs(sender, send)) return "";
-    const std::vector<Action> sent = only(sender, send);
-    const std::vector<Action> received = only(receiver, receive);
-    for (size_t i = 0; i < sent.size(); ++i)
-      if (sent[i].microbatch != received[i].microbatch)
-        return fmt::format(
-            "stage {}: {} meets {} of stage {}; messages between two stages are received in the order sent", receiver,
-            to_string(received[i]), to_string(sent[i]), sender);
-    return "";
-  }
-
-  struct Message {
-    int64_t sender;
-    Action send;
+  // Where an action stands in the list of its stage's rank.
+  struct Places {
+    size_t count = 0, first = 0;
   };
 
-  // What a stage's action needs from another stage.
-  std::optional<Message> needed(int64_t stage, const Action& action) const {
-    if (action.kind == Kind::forward && stage > 0)
-      return Message{stage - 1, Action::send_activation(action.microbatch)};
-    if (action.kind == Kind::backward && stage < stages() - 1)
-      return Message{stage + 1, Action::send_gradient(action.microbatch)};
+  const std::vector<Action>& list(int64_t rank) const { return plan_.lists[static_cast<size_t>(rank)]; }
+  size_t index_of(const Action& action) const {
+    return static_cast<size_t>((static_cast<int64_t>(action.kind) * placement_.stages() + action.stage) *
+                                   plan_.microbatches +
+                               action.microbatch);
+  }
+  const Places& places(const Action& action) const { return places_[index_of(action)]; }
+  bool has(const Action& action) const { return places(action).count > 0; }
+
+  // A sentence about an action of a rank, and the lists around its place, or around `near` where it has none.
+  std::string fault(int64_t rank, std::optional<size_t> place, const std::string& sentence, size_t near = 0) const {
+    Grid grid(plan_.lists);
+    grid.centre_all(place.value_or(near));
+    if (place) grid.mark(rank, *place);
+    return fmt::format("rank {}: {}{}", rank, sentence, grid.text());
+  }
+
+  std::string note_places(int64_t rank) {
+    for (size_t place = 0; place < list(rank).size(); ++place) {
+      const Action& action = list(rank)[place];
+      if (action.microbatch < 0 || action.microbatch >= plan_.microbatches)
+        return fault(rank, place,
+                     fmt::format("{} is not one of {} microbatches", to_string(action), plan_.microbatches));
+      if (action.stage < 0 || action.stage >= placement_.stages() || placement_.rank_of(action.stage) != rank)
+        return fault(rank, place, fmt::format("{} is no stage of this rank", to_string(action)));
+      Places& noted = places_[index_of(action)];
+      if (noted.count++ == 0) noted.first = place;
+    }
+    return "";
+  }
+
+  // How often the action has to stand there.
+  size_t expected(const Action& action) const {
+    const auto [kind, stage, microbatch] = action;
+    const bool first = stage == 0, last = stage == placement_.last_stage();
+    // Once begun in parts, a backward goes on in parts.
+    const bool parts =
+        has({Kind::backward_input, stage, microbatch}) || has({Kind::backward_weight, stage, microbatch});
+    bool belongs = false;
+    switch (kind) {
+      case Kind::forward: belongs = true; break;
+      case Kind::backward: belongs = trains_ && !parts; break;
+      case Kind::backward_input:
+      case Kind::backward_weight: belongs = trains_ && parts; break;
+      case Kind::receive_activation: belongs = !first && !placement_.hands_over(stage - 1); break;
+      case Kind::send_activation: belongs = !last && !placement_.hands_over(stage); break;
+      case Kind::receive_gradient: belongs = trains_ && !last && !placement_.hands_over(stage); break;
+      case Kind::send_gradient: belongs = trains_ && !first && !placement_.hands_over(stage - 1); break;
+    }
+    return belongs ? 1 : 0;
+  }
+
+  std::string check_counts(int64_t stage) const {
+    const int64_t rank = placement_.rank_of(stage);
+    for (int64_t kind = 0; kind < Action::kKinds; ++kind)
+      for (int64_t microbatch = 0; microbatch < plan_.microbatches; ++microbatch) {
+        const Action action{static_cast<Kind>(kind), stage, microbatch};
+        const auto [count, first] = places(action);
+        if (count == expected(action)) continue;
+        if (count == 0)
+          return fault(rank, std::nullopt, to_string(action) + " is missing",
+                       places({Kind::forward, stage, microbatch}).first);
+        if (expected(action) == 1)
+          return fault(rank, first, fmt::format("{} stands {} times, not once", to_string(action), count));
+        const bool gradient = action.kind == Kind::receive_gradient || action.kind == Kind::send_gradient;
+        std::string_view rule = "there is no stage on another rank at the other end";
+        if (gradient && !trains_) rule = "without backwards there are no gradients";
+        if (action.kind == Kind::backward) rule = "its parts stand there already";
+        return fault(rank, first, fmt::format("{} has no place; {}", to_string(action), rule));
+      }
+    return "";
+  }
+
+  // Both lie on one rank.
+  std::string out_of_order(const Action& first, const Action& second, std::string_view rule) const {
+    if (!has(first) || !has(second) || places(first).first < places(second).first) return "";
+    return fault(placement_.rank_of(second.stage), places(second).first,
+                 fmt::format("{} stands before {}; {}", to_string(second), to_string(first), rule));
+  }
+
+  std::string check_order(int64_t stage) const {
+    for (int64_t microbatch = 0; microbatch < plan_.microbatches; ++microbatch) {
+      for (const Order& order : kOrders) {
+        std::string problem =
+            out_of_order({order.first, stage, microbatch}, {order.second, stage, microbatch}, order.rule);
+        if (!problem.empty()) return problem;
+      }
+      if (std::string problem = check_handed_over(stage, microbatch); !problem.empty()) return problem;
+      if (microbatch == 0) continue;
+      for (int64_t kind = 0; kind < Action::kKinds; ++kind) {
+        const Action action{static_cast<Kind>(kind), stage, microbatch};
+        std::string problem =
+            out_of_order({action.kind, stage, microbatch - 1}, action, action.computes() ? kAscending : kChannel);
+        // A microbatch whose backward is whole, after one whose is not, and the other way round.
+        if (problem.empty() && action.completes())
+          problem = out_of_order(completion(stage, microbatch - 1), action, kAscending);
+        if (!problem.empty()) return problem;
+      }
+    }
+    return "";
+  }
+
+  // What adds the microbatch's gradients.
+  Action completion(int64_t stage, int64_t microbatch) const {
+    const Action parts{Kind::backward_weight, stage, microbatch};
+    return has(parts) ? parts : Action{Kind::backward, stage, microbatch};
+  }
+  // What makes the gradient of the stage's input.
+  Action input_backward(int64_t stage, int64_t microbatch) const {
+    const Action parts{Kind::backward_input, stage, microbatch};
+    return has(parts) ? parts : Action{Kind::backward, stage, microbatch};
+  }
+
+  std::string check_handed_over(int64_t stage, int64_t microbatch) const {
+    if (stage == placement_.last_stage() || !placement_.hands_over(stage)) return "";
+    const int64_t next = stage + 1;
+    std::string problem =
+        out_of_order({Kind::forward, stage, microbatch}, {Kind::forward, next, microbatch}, kHandedOver);
+    if (problem.empty() && trains_)
+      problem = out_of_order(input_backward(next, microbatch), input_backward(stage, microbatch), kHandedOver);
+    return problem;
+  }
+
+  std::string check_kept(int64_t rank) const {
+    if (!trains_) return "";
+    const int64_t bound = plan_.most_kept[static_cast<size_t>(rank)];
+    int64_t kept = 0;
+    for (size_t place = 0; place < list(rank).size(); ++place) {
+      const Action& action = list(rank)[place];
+      if (action.kind == Kind::forward) ++kept;
+      if (action.completes()) --kept;
+      if (kept > bound)
+        return fault(
+            rank, place,
+            fmt::format("{} keeps {} at once; the schedule promises at most {}", to_string(action), kept, bound));
+    }
+    return "";
+  }
+
+  // The send of another rank that the action waits for.
+  std::optional<Action> awaited(const Action& action) const {
+    const auto [kind, stage, microbatch] = action;
+    if (kind == Kind::forward && stage > 0 && !placement_.hands_over(stage - 1))
+      return Action{Kind::send_activation, stage - 1, microbatch};
+    if (action.is_backward() && stage < placement_.last_stage() && !placement_.hands_over(stage))
+      return Action{Kind::send_gradient, stage + 1, microbatch};
     return std::nullopt;
   }
 
-  // Runs all stages side by side, each as far as it can.
+  // Runs all ranks side by side, each as far as it can.
   std::string check_progress() const {
-    std::vector<std::span<const Action>> done;  // of each stage
-    for (const std::vector<Action>& list : lists_) done.push_back(std::span(list).first(0));
-    const auto of = [&](int64_t stage) -> std::span<const Action>& { return done[static_cast<size_t>(stage)]; };
-    const auto ended = [&](int64_t stage) { return of(stage).size() == list(stage).size(); };
-    const auto next = [&](int64_t stage) -> const Action& { return list(stage)[of(stage).size()]; };
-    const auto missing = [&](int64_t stage) {
-      std::optional<Message> message = needed(stage, next(stage));
-      if (message && std::count(of(message->sender).begin(), of(message->sender).end(), message->send) > 0)
-        message.reset();
-      return message;
+    std::vector<size_t> done(plan_.lists.size(), 0);  // actions of each rank
+    const auto done_by = [&](int64_t rank) -> size_t& { return done[static_cast<size_t>(rank)]; };
+    const auto missing = [&](int64_t rank) {
+      std::optional<Action> send = awaited(list(rank)[done_by(rank)]);
+      if (send && places(*send).first < done_by(placement_.rank_of(send->stage))) send.reset();
+      return send;
     };
     for (bool moved = true; moved;) {
       moved = false;
-      for (int64_t stage = 0; stage < stages(); ++stage)
-        for (; !ended(stage) && !missing(stage); moved = true)
-          of(stage) = std::span(list(stage)).first(of(stage).size() + 1);
+      for (int64_t rank = 0; rank < placement_.ranks; ++rank)
+        for (; done_by(rank) < list(rank).size() && !missing(rank); moved = true) ++done_by(rank);
     }
+    Grid grid(plan_.lists);
     std::string waits;
-    for (int64_t stage = 0; stage < stages(); ++stage) {
-      if (ended(stage)) continue;
-      const Message message = *missing(stage);
-      waits += fmt::format("{}stage {}: {} waits for {} of stage {}", waits.empty() ? "deadlock: " : "; ", stage,
-                           to_string(next(stage)), to_string(message.send), message.sender);
+    for (int64_t rank = 0; rank < placement_.ranks; ++rank) {
+      const size_t place = done_by(rank);
+      if (place == list(rank).size()) continue;
+      grid.mark(rank, place);
+      const Action send = *missing(rank);
+      waits += fmt::format("{}rank {}: {} waits for {} by rank {}", waits.empty() ? "deadlock: " : "; ", rank,
+                           to_string(list(rank)[place]), to_string(send), placement_.rank_of(send.stage));
     }
-    return waits;
+    return waits.empty() ? "" : waits + grid.text();
   }
 
-  std::span<const std::vector<Action>> lists_;
-  int64_t microbatches_;
-  std::span<const int64_t> most_in_flight_;
+  const Plan& plan_;
+  const StagePlacement& placement_;
   bool trains_ = false;
-  Places places_;  // of the stage that is being checked
+  std::vector<Places> places_;  // by kind, stage and microbatch
 };
 
 }  // namespace
 
-std::string check_schedule(std::span<const std::vector<Action>> lists, int64_t microbatches,
-                           std::span<const int64_t> most_in_flight) {
-  return Checker(lists, microbatches, most_in_flight).first_problem();
-}
+std::string check_plan(const Plan& plan) { return Checker(plan).first_problem(); }
 
 }  // namespace quintet::pipeline

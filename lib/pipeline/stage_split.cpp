@@ -5,6 +5,7 @@
 
 #include "lib/base/error.h"
 #include "lib/model/routing.h"
+#include "lib/pipeline/schedule.h"
 
 namespace quintet::pipeline {
 
@@ -103,7 +104,7 @@ std::vector<int64_t> split_layers(const config::Model& model, int64_t stages) {
 std::vector<int64_t> layers_of_stages(const config::Config& config) {
   const config::Pipeline& pipeline = config.parallel.pipeline;
   if (pipeline.layers_per_stage) return *pipeline.layers_per_stage;
-  return split_layers(config.model, config.mesh.pp * pipeline.virtual_stages);
+  return split_layers(config.model, placement_of(config).stages());
 }
 
 }  // namespace quintet::pipeline

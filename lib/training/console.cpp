@@ -10,6 +10,7 @@
 
 #include "lib/config/enums.h"
 #include "lib/model/routing.h"
+#include "lib/pipeline/schedule.h"
 #include "lib/pipeline/stage_split.h"
 
 namespace quintet::training {
@@ -121,9 +122,11 @@ void show_data(Log& log, const data::Dataset& training, const std::optional<data
 }
 
 void show_stages(Log& log, const config::Config& config) {
-  if (config.mesh.pp == 1) return;
-  const std::vector<int64_t> layers = pipeline::layers_of_stages(config);
-  log.info("stages    {} of {} layers, schedule {}", config.mesh.pp, fmt::join(layers, ", "),
+  const pipeline::StagePlacement placement = pipeline::placement_of(config);
+  if (placement.stages() == 1) return;
+  log.info("stages    {} of {} layers{}, schedule {}", placement.stages(),
+           fmt::join(pipeline::layers_of_stages(config), ", "),
+           placement.chunks == 1 ? "" : fmt::format(", {} a rank", placement.chunks),
            config::name_of(config.parallel.pipeline.schedule));
 }
 

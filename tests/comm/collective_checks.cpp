@@ -1,6 +1,7 @@
 #include "collective_checks.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <numeric>
@@ -261,6 +262,30 @@ void check_ring(Communicator& communicator, ProcessGroup& group, Axis axis, cons
   require_equal(second_in, values(c, c.elements, previous_world, 7), "second message", group, c);
 }
 
+void check_channels(ProcessGroup& group, const CollectiveCase& c) {
+  if (group.size() == 1) return;
+  const int64_t next = (group.rank() + 1) % group.size(), previous = (group.rank() + group.size() - 1) % group.size();
+  const auto message_of = [&](int64_t member, uint64_t salt) {
+    return values(c, c.elements, group.members()[static_cast<size_t>(member)], salt);
+  };
+  // Two messages of each channel, sent channel by channel and received the other way round.
+  constexpr std::array<uint16_t, 3> kChannels = {0, 1, 300};
+  std::vector<Data> sent, received;
+  for (uint64_t salt = 10; salt < 16; ++salt) {
+    sent.push_back(message_of(group.rank(), salt));
+    received.push_back(blank(c.dtype, c.elements));
+  }
+  std::vector<Handle> handles;
+  for (size_t i = 0; i < sent.size(); ++i)
+    handles.push_back(group.send(sent[i].tensor(), next, "a message of a channel", kChannels[i / 2]));
+  for (size_t channel = kChannels.size(); channel-- > 0;)
+    for (const size_t i : {2 * channel, 2 * channel + 1})
+      handles.push_back(group.receive(received[i].tensor(), previous, "a message of a channel", kChannels[channel]));
+  for (Handle& handle : handles) handle.wait();
+  for (size_t i = 0; i < received.size(); ++i)
+    require_equal(received[i], message_of(previous, 10 + i), "a message of a channel", group, c);
+}
+
 void check_outstanding(const GroupOf& group_of, const CollectiveCase& c) {
   ProcessGroup& counted = group_of(Axis::dp);
   ProcessGroup& uncounted = group_of(std::nullopt);
@@ -294,6 +319,7 @@ void check_collectives(Communicator& communicator, const GroupOf& group_of, cons
   check_broadcast(communicator, group, Axis::ep, c);
   check_all_to_all(communicator, group, Axis::ep, c);
   check_ring(communicator, group, Axis::ep, c);
+  check_channels(group, c);
   check_outstanding(group_of, c);
   group.barrier();
 }

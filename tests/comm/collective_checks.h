@@ -26,6 +26,8 @@ void check_all_gather(Communicator& communicator, ProcessGroup& group, Axis axis
 void check_broadcast(Communicator& communicator, ProcessGroup& group, Axis axis, const CollectiveCase& c);
 void check_all_to_all(Communicator& communicator, ProcessGroup& group, Axis axis, const CollectiveCase& c);
 void check_ring(Communicator& communicator, ProcessGroup& group, Axis axis, const CollectiveCase& c);
+// Messages of several channels between neighbours, which both ends post in different orders.
+void check_channels(ProcessGroup& group, const CollectiveCase& c);
 // Many operations posted before the first is waited for, some on the uncounted group of the same ranks.
 void check_outstanding(const GroupOf& group_of, const CollectiveCase& c);
 

@@ -185,12 +185,12 @@ inline void check_ring(Rank& on, ProcessGroup& group, DType dtype, int64_t count
   const int64_t next = (group.rank() + 1) % group.size(), last = (group.rank() + group.size() - 1) % group.size();
   const Tensor mine = on.put(dtype, values_of(on.rank(), count));
   const Tensor from_last = on.blank(dtype, count), from_next = on.blank(dtype, count);
-  std::vector<std::function<Handle()>> posts = {
-      [&] { return group.send(mine, next, "up"); }, [&] { return group.receive(from_last, last, "up"); },
-      [&] { return group.send(mine, last, "down"); }, [&] { return group.receive(from_next, next, "down"); }};
-  // Between two members up and down are the same way, so that their order is what tells them apart.
-  const bool reversed = group.size() > 2 && group.rank() % 2 == 1;
-  if (reversed) std::reverse(posts.begin(), posts.end());
+  constexpr uint16_t kDown = 1;  // a channel: between two members up and down are the same way
+  std::vector<std::function<Handle()>> posts = {[&] { return group.send(mine, next, "up"); },
+                                                [&] { return group.receive(from_last, last, "up"); },
+                                                [&] { return group.send(mine, last, "down", kDown); },
+                                                [&] { return group.receive(from_next, next, "down", kDown); }};
+  if (group.rank() % 2 == 1) std::reverse(posts.begin(), posts.end());
   std::vector<Handle> handles;
   for (const auto& post : posts) handles.push_back(post());
   for (Handle& handle : handles) handle.wait();

@@ -1,7 +1,6 @@
-// Whole schedules, all stages at once, for tests.
+// Whole plans, for tests.
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <string>
@@ -12,35 +11,25 @@
 
 namespace quintet::pipeline {
 
-using Lists = std::vector<std::vector<Action>>;
-
-struct Schedule {
-  int64_t microbatches = 0;
-  Lists lists;
-  std::vector<int64_t> most_in_flight;
-
-  std::vector<Action>& operator[](size_t stage) { return lists[stage]; }
-  std::string problem() const { return check_schedule(lists, microbatches, most_in_flight); }
+// A plan whose lists a test spoils.
+struct Schedule : Plan {
+  std::vector<Action>& operator[](size_t rank) { return lists[rank]; }
+  // The checker's sentence, without the picture below it.
+  std::string problem() const {
+    const std::string report = check_plan(*this);
+    return report.substr(0, report.find('\n'));
+  }
 };
 
 constexpr std::array kSchedules = {config::PipelineSchedule::gpipe, config::PipelineSchedule::one_f_one_b};
 
-inline Schedule training(config::PipelineSchedule schedule, int64_t stages, int64_t microbatches) {
-  Schedule whole{.microbatches = microbatches, .lists = {}, .most_in_flight = {}};
-  for (int64_t stage = 0; stage < stages; ++stage) {
-    whole.lists.push_back(actions(schedule, stages, stage, microbatches));
-    whole.most_in_flight.push_back(most_in_flight(schedule, stages, stage, microbatches));
-  }
-  return whole;
+inline Schedule training(config::PipelineSchedule schedule, int64_t ranks, int64_t microbatches, int64_t chunks = 1) {
+  return {plan_training(schedule, ranks, chunks, microbatches)};
 }
 
-inline Schedule evaluation(int64_t stages, int64_t microbatches) {
-  Schedule whole{.microbatches = microbatches,
-                 .lists = {},
-                 .most_in_flight = std::vector<int64_t>(static_cast<size_t>(stages), 1)};
-  for (int64_t stage = 0; stage < stages; ++stage)
-    whole.lists.push_back(with_transfers(forward_only(microbatches), stages, stage));
-  return whole;
+inline Schedule evaluation(int64_t ranks, int64_t microbatches, int64_t chunks = 1,
+                           StagePlacement::Shape shape = StagePlacement::Shape::loop) {
+  return {plan_evaluation({.shape = shape, .ranks = ranks, .chunks = chunks}, microbatches)};
 }
 
 }  // namespace quintet::pipeline

@@ -92,7 +92,7 @@ int64_t count_strays(pipeline::Engine& engine, const NamedValues& weights) {
   }
   const Mesh& mesh = store.mesh();
   for (const pipeline::ModelParameter& parameter : engine.model_parameters()) {
-    if (!parameter.spec.is_expert() || parameter.stage != store.coordinate()[Axis::pp]) continue;
+    if (!parameter.spec.is_expert() || parameter.pipeline_rank != store.coordinate()[Axis::pp]) continue;
     const parallel::Placement& expert = parameter.spec.along[Axis::ep];
     const int64_t holder = expert.index * mesh.size(Axis::ep) / expert.count;
     if ((held.count(parameter.spec.name) > 0) != (holder == store.coordinate()[Axis::ep]))
