@@ -211,17 +211,36 @@ TEST_CASE("an exploding run stops with the numeric exit code and readable metric
   REQUIRE((lines.back().at("loss").is_null() || lines.back().at("grad_norm").is_null()));
 }
 
+TEST_CASE("every ZeRO stage finds the same first tensor that is not finite", "[quick][trainer][zero]") {
+  std::vector<std::string> ends;
+  for (const int stage : {0, 1, 2, 3}) {
+    const Runs runs;
+    REQUIRE(runs.train({"optimizer.learning_rate=1.0e+30", "train.steps=20", "mesh.pp=2",
+                        fmt::format("parallel.zero.stage={}", stage)},
+                       4) == 5);
+    const std::string log = read_whole(runs.path("log.txt"));
+    const size_t found = log.find("the first tensor that is not finite is ");
+    REQUIRE(found != std::string::npos);
+    ends.push_back(log.substr(found));
+  }
+  for (const std::string& end : ends) REQUIRE(end == ends.front());
+}
+
 TEST_CASE("a skipped step keeps weights, advances data and rate, and is marked", "[quick][trainer]") {
-  const Runs runs;
-  // The first update ruins the weights, so every later step is skipped until there are too many.
-  REQUIRE(runs.train({"optimizer.learning_rate=1.0e+30", "train.steps=20", "fault.on_non_finite=skip",
-                      "fault.max_skipped_steps=3", "logging.weight_dump_steps=[1, 4]"}) == 5);
-  int64_t skipped = 0;
-  for (const Json& line : runs.metrics()) skipped += line.at("skipped").get<bool>() ? 1 : 0;
-  REQUIRE(skipped == 4);
-  const bool kept = read_whole(runs.path("weights/step_00000004/model.safetensors")) ==
-                    read_whole(runs.path("weights/step_00000001/model.safetensors"));
-  REQUIRE(kept);
+  for (const int stage : {0, 1, 2, 3}) {
+    const Runs runs;
+    // The first update ruins the weights, so every later step is skipped until there are too many.
+    REQUIRE(runs.train({"optimizer.learning_rate=1.0e+30", "train.steps=20", "fault.on_non_finite=skip",
+                        "fault.max_skipped_steps=3", "logging.weight_dump_steps=[1, 4]",
+                        fmt::format("parallel.zero.stage={}", stage)},
+                       2) == 5);
+    int64_t skipped = 0;
+    for (const Json& line : runs.metrics()) skipped += line.at("skipped").get<bool>() ? 1 : 0;
+    REQUIRE(skipped == 4);
+    const bool kept = read_whole(runs.path("weights/step_00000004/model.safetensors")) ==
+                      read_whole(runs.path("weights/step_00000001/model.safetensors"));
+    REQUIRE(kept);
+  }
 }
 
 TEST_CASE("data that is missing, empty or too short ends with the data exit code before a folder is made",
