@@ -190,15 +190,20 @@ class KernelBench {
       });
       // Two passes over input and d_output: one for the input's gradient, one for the parameters'.
       moves(layer ? "layer norm, backward" : "RMS norm, backward", 6 * residual.bytes(), [&] {
-        device_->add_norm_backward({.kind = kind,
-                                    .input = sum,
-                                    .weight = weight,
-                                    .mean = mean,
-                                    .inverse_deviation = deviation,
-                                    .d_output = output,
-                                    .d_residual = residual,
-                                    .weight_gradient = weight_gradient,
-                                    .bias_gradient = bias_gradient});
+        device_->add_norm_backward_weight({.kind = kind,
+                                           .input = sum,
+                                           .mean = mean,
+                                           .inverse_deviation = deviation,
+                                           .d_output = output,
+                                           .weight_gradient = weight_gradient,
+                                           .bias_gradient = bias_gradient});
+        device_->add_norm_backward_input({.kind = kind,
+                                          .input = sum,
+                                          .weight = weight,
+                                          .mean = mean,
+                                          .inverse_deviation = deviation,
+                                          .d_output = output,
+                                          .d_residual = residual});
       });
     }
   }
@@ -225,14 +230,22 @@ class KernelBench {
                                     .output = output});
       });
       moves(name + ", backward", (norm ? 5 : 2) * input.bytes(), [&] {
-        device_->rope_norm_backward({.input = norm ? input : Tensor(),
-                                     .scale = norm ? scale : Tensor(),
-                                     .cosine = cosine,
-                                     .sine = sine,
-                                     .positions = positions,
-                                     .inverse_rms = norm ? inverse : Tensor(),
-                                     .gradient = gradient,
-                                     .scale_gradient = norm ? scale_gradient : Tensor()});
+        if (norm)
+          device_->rope_norm_backward_weight({.input = input,
+                                              .cosine = cosine,
+                                              .sine = sine,
+                                              .positions = positions,
+                                              .inverse_rms = inverse,
+                                              .d_output = gradient,
+                                              .scale_gradient = scale_gradient});
+        device_->rope_norm_backward_input({.input = norm ? input : Tensor(),
+                                           .scale = norm ? scale : Tensor(),
+                                           .cosine = cosine,
+                                           .sine = sine,
+                                           .positions = positions,
+                                           .inverse_rms = norm ? inverse : Tensor(),
+                                           .d_output = gradient,
+                                           .d_input = gradient});
       });
     }
   }

@@ -67,28 +67,36 @@ void forward(const RopeNormArgs<T>& args, const T* input, T* inverse_rms, T* out
   });
 }
 
-template <typename T, typename G>
-void backward(const RopeNormArgs<T>& args, const T* input, const T* inverse_rms, T* gradient, G* scale_gradient) {
-  if (args.cosine != nullptr) {
-    const int64_t row = args.heads * args.width;
-    for_rows(args.threads, args.tokens, row, [&](int64_t begin, int64_t end) {
-      for (int64_t t = begin; t < end; ++t) rotate_token(args, t, gradient + t * row, T{-1});
-    });
-  }
-  if (args.scale == nullptr) return;
-  const NormBackwardArgs<T> norm = {.norm = Norm::root_mean_square,
-                                    .rows = args.tokens * args.heads,
-                                    .width = args.width,
-                                    .input = input,
-                                    .weight = args.scale,
-                                    .mean = nullptr,
-                                    .inverse_deviation = inverse_rms,
-                                    .d_output = gradient,
-                                    .d_input = gradient,
-                                    .accumulate = false,
-                                    .threads = args.threads};
-  norm_backward_parameters(norm, scale_gradient, static_cast<G*>(nullptr));
-  norm_backward_input(norm);
+template <typename T>
+void turn_back(const RopeNormArgs<T>& args, T* gradient) {
+  if (args.cosine == nullptr) return;
+  const int64_t row = args.heads * args.width;
+  for_rows(args.threads, args.tokens, row, [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t) rotate_token(args, t, gradient + t * row, T{-1});
+  });
+}
+
+// gradient: of the norm's output.
+template <typename T>
+NormBackwardArgs<T> norm_of(const RopeNormArgs<T>& args, const T* input, const T* inverse_rms, T* gradient) {
+  return {.norm = Norm::root_mean_square,
+          .rows = args.tokens * args.heads,
+          .width = args.width,
+          .input = input,
+          .weight = args.scale,
+          .mean = nullptr,
+          .inverse_deviation = inverse_rms,
+          .d_output = gradient,
+          .d_input = gradient,
+          .accumulate = false,
+          .threads = args.threads};
+}
+
+// In place.
+template <typename T>
+void backward_input(const RopeNormArgs<T>& args, const T* input, const T* inverse_rms, T* gradient) {
+  turn_back(args, gradient);
+  if (args.scale != nullptr) norm_backward_input(norm_of(args, input, inverse_rms, gradient));
 }
 
 std::vector<float> widened(const bfloat16* values, int64_t count) {
@@ -97,24 +105,34 @@ std::vector<float> widened(const bfloat16* values, int64_t count) {
   return wide;
 }
 
-// Between norm and rotation nothing is rounded: bf16 tokens come in pieces of about a mebibyte in fp32.
+// Between norm and rotation nothing is rounded: tokens come in pieces of about a mebibyte in the type of arithmetic.
 // f(piece, first token, its first element)
-template <typename Function>
-void for_pieces(const RopeNormArgs<bfloat16>& args, const float* scale, Function&& f) {
+template <typename T, typename Function>
+void for_pieces(const RopeNormArgs<T>& args, const Arithmetic<T>* scale, Function&& f) {
   const int64_t row = args.heads * args.width;
   const int64_t tokens = std::max<int64_t>(1, (int64_t{1} << 18) / std::max<int64_t>(1, row));
   for (int64_t t = 0; t < args.tokens; t += tokens) {
-    f(RopeNormArgs<float>{.tokens = std::min(tokens, args.tokens - t),
-                          .heads = args.heads,
-                          .width = args.width,
-                          .scale = args.scale == nullptr ? nullptr : scale,
-                          .epsilon = args.epsilon,
-                          .cosine = args.cosine,
-                          .sine = args.sine,
-                          .table_rows = args.table_rows,
-                          .positions = args.positions == nullptr ? nullptr : args.positions + t,
-                          .threads = args.threads},
+    f(RopeNormArgs<Arithmetic<T>>{.tokens = std::min(tokens, args.tokens - t),
+                                  .heads = args.heads,
+                                  .width = args.width,
+                                  .scale = args.scale == nullptr ? nullptr : scale,
+                                  .epsilon = args.epsilon,
+                                  .cosine = args.cosine,
+                                  .sine = args.sine,
+                                  .table_rows = args.table_rows,
+                                  .positions = args.positions == nullptr ? nullptr : args.positions + t,
+                                  .threads = args.threads},
       t, t * row);
+  }
+}
+
+// The values in the type of arithmetic.
+template <typename T>
+void widen_values(int threads, int64_t elements, const T* from, Arithmetic<T>* to) {
+  if constexpr (std::is_same_v<T, bfloat16>) {
+    cast(threads, elements, from, to);
+  } else {
+    copy_bytes(threads, elements * int64_t{sizeof(T)}, from, to);
   }
 }
 
@@ -137,19 +155,20 @@ void rope_norm_forward(const RopeNormArgs<T>& args, const T* input, Arithmetic<T
   }
 }
 
-template <typename T, typename G>
-void rope_norm_backward(const RopeNormArgs<T>& args, const T* input, const Arithmetic<T>* inverse_rms, T* gradient,
-                        G* scale_gradient) {
+template <typename T>
+void rope_norm_backward_input(const RopeNormArgs<T>& args, const T* input, const Arithmetic<T>* inverse_rms,
+                              const T* d_output, T* d_input) {
   if constexpr (!std::is_same_v<T, bfloat16>) {
-    backward(args, input, inverse_rms, gradient, scale_gradient);
+    const int64_t elements = args.tokens * args.heads * args.width;
+    if (d_input != d_output) widen_values(args.threads, elements, d_output, d_input);
+    backward_input(args, input, inverse_rms, d_input);
   } else {
     thread_local Scratch<float> scratch, input_scratch;
     const std::vector<float> scale = widened(args.scale, args.width);
-    std::vector<float> scale_sums(scale.size());
     for_pieces(args, scale.data(), [&](const RopeNormArgs<float>& piece, int64_t t, int64_t at) {
       const int64_t elements = piece.tokens * args.heads * args.width;
       float* wide = scratch.get(elements);
-      cast(args.threads, elements, gradient + at, wide);
+      cast(args.threads, elements, d_output + at, wide);
       const float* inverse = nullptr;
       float* wide_input = nullptr;
       if (args.scale != nullptr) {
@@ -157,19 +176,37 @@ void rope_norm_backward(const RopeNormArgs<T>& args, const T* input, const Arith
         wide_input = input_scratch.get(elements);
         cast(args.threads, elements, input + at, wide_input);
       }
-      backward(piece, wide_input, inverse, wide, scale_sums.data());
-      cast(args.threads, elements, wide, gradient + at);
+      backward_input(piece, wide_input, inverse, wide);
+      cast(args.threads, elements, wide, d_input + at);
     });
-    for (size_t c = 0; c < scale_sums.size(); ++c) {
-      scale_gradient[c] = round_to<G>(widen(scale_gradient[c]) + scale_sums[c]);
-    }
   }
+}
+
+template <typename T, typename G>
+void rope_norm_backward_scale(const RopeNormArgs<T>& args, const T* input, const Arithmetic<T>* inverse_rms,
+                              const T* d_output, G* scale_gradient) {
+  using A = Arithmetic<T>;
+  thread_local Scratch<A> scratch, input_scratch;
+  std::vector<A> sums(static_cast<size_t>(args.width));
+  for_pieces<T>(args, nullptr, [&](const RopeNormArgs<A>& piece, int64_t t, int64_t at) {
+    const int64_t elements = piece.tokens * args.heads * args.width;
+    A* gradient = scratch.get(elements);
+    A* wide_input = input_scratch.get(elements);
+    widen_values(args.threads, elements, d_output + at, gradient);
+    widen_values(args.threads, elements, input + at, wide_input);
+    turn_back(piece, gradient);
+    norm_backward_parameters(norm_of<A>(piece, wide_input, inverse_rms + t * args.heads, gradient), sums.data(),
+                             static_cast<A*>(nullptr));
+  });
+  for (size_t c = 0; c < sums.size(); ++c) scale_gradient[c] = round_to<G>(widen(scale_gradient[c]) + sums[c]);
 }
 
 #define QUINTET_INSTANTIATE(T)                                                                                  \
   template void rope_norm_forward(const RopeNormArgs<T>&, const T*, Arithmetic<T>*, T*);                        \
-  template void rope_norm_backward(const RopeNormArgs<T>&, const T*, const Arithmetic<T>*, T*, Arithmetic<T>*); \
-  template void rope_norm_backward(const RopeNormArgs<T>&, const T*, const Arithmetic<T>*, T*, bfloat16*);
+  template void rope_norm_backward_input(const RopeNormArgs<T>&, const T*, const Arithmetic<T>*, const T*, T*); \
+  template void rope_norm_backward_scale(const RopeNormArgs<T>&, const T*, const Arithmetic<T>*, const T*,      \
+                                         Arithmetic<T>*);                                                       \
+  template void rope_norm_backward_scale(const RopeNormArgs<T>&, const T*, const Arithmetic<T>*, const T*, bfloat16*);
 QUINTET_INSTANTIATE(bfloat16)
 QUINTET_INSTANTIATE(float)
 QUINTET_INSTANTIATE(double)

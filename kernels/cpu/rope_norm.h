@@ -25,10 +25,13 @@ struct RopeNormArgs {
 template <typename T>
 void rope_norm_forward(const RopeNormArgs<T>& args, const T* input, Arithmetic<T>* inverse_rms, T* output);
 
-// gradient, of the output, becomes that of the input in place; scale_gradient [width] is added to, independent of
-// threads. input, inverse_rms and scale_gradient are read only where there is a scale.
+// input and inverse_rms are read only where there is a scale. d_input may be d_output.
+template <typename T>
+void rope_norm_backward_input(const RopeNormArgs<T>& args, const T* input, const Arithmetic<T>* inverse_rms,
+                              const T* d_output, T* d_input);
+// scale_gradient [width] is added to, independent of threads; args.scale is not read.
 template <typename T, typename G>
-void rope_norm_backward(const RopeNormArgs<T>& args, const T* input, const Arithmetic<T>* inverse_rms, T* gradient,
-                        G* scale_gradient);
+void rope_norm_backward_scale(const RopeNormArgs<T>& args, const T* input, const Arithmetic<T>* inverse_rms,
+                              const T* d_output, G* scale_gradient);
 
 }  // namespace quintet::kernels::cpu

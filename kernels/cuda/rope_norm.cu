@@ -85,12 +85,12 @@ __global__ void __launch_bounds__(kTileThreads)
 template <typename T, int N>
 __global__ void __launch_bounds__(kTileThreads)
     rope_norm_backward_kernel(RopeNormArgs<T> args, unsigned lanes, const T* input, const float* inverse_rms,
-                              T* gradient) {
+                              const T* d_output, T* d_input) {
   const int64_t row = (int64_t{blockIdx.x} * kTileThreads + threadIdx.x) / lanes, half = args.width / 2;
   const bool valid = row < args.tokens * args.heads;
   const unsigned lane = threadIdx.x % lanes;
   const T* from = input + row * args.width;
-  T* d = gradient + row * args.width;
+  const T* d = d_output + row * args.width;
   const auto turned_back = [&](int64_t i) {
     Pair<N> g = load_pair<N>(d, i, half);
     rotate(args, row / args.heads, i, -1.0F, g);
@@ -124,7 +124,7 @@ __global__ void __launch_bounds__(kTileThreads)
         g.high[k] = inverse * (g.high[k] - x.high[k] * inverse * product);
       }
     }
-    store_pair(g, d, i, half);
+    store_pair(g, d_input + row * args.width, i, half);
   }
 }
 
@@ -179,34 +179,39 @@ int64_t rope_norm_workspace(int64_t tokens, int64_t heads, int64_t width) {
   return column_sums_workspace(tokens * heads, width, 1);
 }
 
-template <typename T, typename G>
-void rope_norm_backward(const RopeNormArgs<T>& args, const T* input, const float* inverse_rms, T* gradient,
-                        G* scale_gradient, void* workspace, cudaStream_t stream) {
+template <typename T>
+void rope_norm_backward_input(const RopeNormArgs<T>& args, const T* input, const float* inverse_rms, const T* d_output,
+                              T* d_input, cudaStream_t stream) {
   QUINTET_CHECK(args.width % 2 == 0, "a head of {} channels has no halves", args.width);
-  const bool packets = in_packets(args.width / 2, gradient, input, args.scale);
-  if (args.scale != nullptr) {
-    add_column_sums<T, G>(ScaleTerms<T>{args, input, inverse_rms, gradient}, args.tokens * args.heads, args.width,
-                          packets, {scale_gradient}, workspace, stream);
-  }
   const auto run = [&](auto kernel, int per_lane) {
     const unsigned lanes = lanes_for(args.width / 2, per_lane);
     launch(kernel, tiles(args.tokens * args.heads * lanes, 1), kTileThreads, 0, stream, args, lanes, input, inverse_rms,
-           gradient);
+           d_output, d_input);
   };
-  if (packets) {
+  if (in_packets(args.width / 2, d_output, d_input, input, args.scale)) {
     run(rope_norm_backward_kernel<T, kPacket<T>>, kPacket<T>);
   } else {
     run(rope_norm_backward_kernel<T, 1>, 1);
   }
 }
 
-#define QUINTET_INSTANTIATE(T)                                                                 \
-  template void rope_norm_forward(const RopeNormArgs<T>&, const T*, float*, T*, cudaStream_t); \
-  template void rope_norm_backward(const RopeNormArgs<T>&, const T*, const float*, T*, float*, void*, cudaStream_t);
+template <typename T, typename G>
+void rope_norm_backward_scale(const RopeNormArgs<T>& args, const T* input, const float* inverse_rms, const T* d_output,
+                              G* scale_gradient, void* workspace, cudaStream_t stream) {
+  QUINTET_CHECK(args.width % 2 == 0, "a head of {} channels has no halves", args.width);
+  add_column_sums<T, G>(ScaleTerms<T>{args, input, inverse_rms, d_output}, args.tokens * args.heads, args.width,
+                        in_packets(args.width / 2, d_output, input), {scale_gradient}, workspace, stream);
+}
+
+#define QUINTET_INSTANTIATE(T)                                                                                        \
+  template void rope_norm_forward(const RopeNormArgs<T>&, const T*, float*, T*, cudaStream_t);                        \
+  template void rope_norm_backward_input(const RopeNormArgs<T>&, const T*, const float*, const T*, T*, cudaStream_t); \
+  template void rope_norm_backward_scale(const RopeNormArgs<T>&, const T*, const float*, const T*, float*, void*,     \
+                                         cudaStream_t);
 QUINTET_INSTANTIATE(float)
 QUINTET_INSTANTIATE(bfloat16)
-template void rope_norm_backward(const RopeNormArgs<bfloat16>&, const bfloat16*, const float*, bfloat16*, bfloat16*,
-                                 void*, cudaStream_t);
+template void rope_norm_backward_scale(const RopeNormArgs<bfloat16>&, const bfloat16*, const float*, const bfloat16*,
+                                       bfloat16*, void*, cudaStream_t);
 #undef QUINTET_INSTANTIATE
 
 }  // namespace quintet::kernels::cuda

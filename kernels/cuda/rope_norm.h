@@ -25,12 +25,15 @@ struct RopeNormArgs {
 template <typename T>
 void rope_norm_forward(const RopeNormArgs<T>& args, const T* input, float* inverse_rms, T* output, cudaStream_t stream);
 
-// gradient, of the output, becomes that of the input in place; scale_gradient [width] is added to. input, inverse_rms,
-// scale_gradient and workspace (rope_norm_workspace bytes) are used only where there is a scale. G: float, or bfloat16
-// with T.
+// input and inverse_rms are read only where there is a scale. d_input may be d_output.
+template <typename T>
+void rope_norm_backward_input(const RopeNormArgs<T>& args, const T* input, const float* inverse_rms, const T* d_output,
+                              T* d_input, cudaStream_t stream);
+// scale_gradient [width] is added to; args.scale is not read. `workspace`: rope_norm_workspace bytes. G: float, or
+// bfloat16 with T.
 int64_t rope_norm_workspace(int64_t tokens, int64_t heads, int64_t width);
 template <typename T, typename G>
-void rope_norm_backward(const RopeNormArgs<T>& args, const T* input, const float* inverse_rms, T* gradient,
-                        G* scale_gradient, void* workspace, cudaStream_t stream);
+void rope_norm_backward_scale(const RopeNormArgs<T>& args, const T* input, const float* inverse_rms, const T* d_output,
+                              G* scale_gradient, void* workspace, cudaStream_t stream);
 
 }  // namespace quintet::kernels::cuda

@@ -60,6 +60,13 @@ kernels::EmbeddingArgs<T> embedding_args(const Tensor& tokens, int64_t vocabular
   return args;
 }
 
+template <typename T, typename Backward>
+kernels::NormBackwardArgs<T> norm_backward_args(const Backward& op, int threads) {
+  auto args = norm_backward_operands<kernels::NormBackwardArgs<T>, T, kernels::Arithmetic<T>>(op);
+  args.threads = threads;
+  return args;
+}
+
 template <typename T>
 kernels::RopeNormArgs<T> rope_norm_args(const Tensor& heads, const Tensor& scale, double epsilon, const Tensor& cosine,
                                         const Tensor& sine, const Tensor& positions, const Tensor& inverse_rms,

@@ -148,30 +148,26 @@ class CpuDevice : public Device {
     });
   }
 
-  void add_norm_backward(const AddNormBackward& op) override {
-    require_rank(op.input, 2, "input");
-    const Shape shape = op.input.shape(), rows = {shape[0]}, width = {shape[1]};
-    require(op.weight, width, "weight");
-    require(op.inverse_deviation, rows, "inverse_deviation");
-    if (op.kind == NormKind::layernorm) require(op.mean, rows, "mean");
-    require(op.d_output, shape, "d_output");
+  void add_norm_backward_input(const AddNormBackwardInput& op) override {
+    const Shape shape = norm_backward_shape(op);
+    require(op.weight, {shape[1]}, "weight");
     require(op.d_residual, shape, "d_residual");
+    visit_storage_type(op.input.dtype(), [&]<typename T>() {
+      kernels::NormBackwardArgs<T> args = norm_backward_args<T>(op, threads_);
+      args.weight = op.weight.as<T>();
+      args.d_input = op.d_residual.as<T>();
+      args.accumulate = true;
+      kernels::norm_backward_input(args);
+    });
+  }
+
+  void add_norm_backward_weight(const AddNormBackwardWeight& op) override {
+    const Shape width = {norm_backward_shape(op)[1]};
     require(op.weight_gradient, width, "weight_gradient");
     require_if_present(op.bias_gradient, width, "bias_gradient");
     visit_with_gradient(op.input, op.weight_gradient, [&]<typename T, typename G>() {
-      const kernels::NormBackwardArgs<T> args = {.norm = kind_of(op.kind),
-                                                 .rows = shape[0],
-                                                 .width = shape[1],
-                                                 .input = op.input.as<T>(),
-                                                 .weight = op.weight.as<T>(),
-                                                 .mean = op.mean.as<Arithmetic<T>>(),
-                                                 .inverse_deviation = op.inverse_deviation.as<Arithmetic<T>>(),
-                                                 .d_output = op.d_output.as<T>(),
-                                                 .d_input = op.d_residual.as<T>(),
-                                                 .accumulate = true,
-                                                 .threads = threads_};
-      kernels::norm_backward_parameters(args, op.weight_gradient.as<G>(), op.bias_gradient.as<G>());
-      kernels::norm_backward_input(args);
+      kernels::norm_backward_parameters(norm_backward_args<T>(op, threads_), op.weight_gradient.as<G>(),
+                                        op.bias_gradient.as<G>());
     });
   }
 
@@ -281,6 +277,15 @@ class CpuDevice : public Device {
     });
   }
 
+  void activation_forward(const ActivationForward& op) override {
+    require_rank(op.output, 2, "output");
+    require(op.pre_activation, op.output.shape(), "pre_activation");
+    visit_storage_type(op.output.dtype(), [&]<typename T>() {
+      kernels::bias_activation_forward<T>(threads_, kind_of(op.activation), op.output.size(0), op.output.size(1),
+                                          nullptr, op.pre_activation.as<T>(), op.output.as<T>());
+    });
+  }
+
   void swiglu_forward(const SwigluForward& op) override {
     require(op.gate, op.output.shape(), "gate");
     require(op.up, op.output.shape(), "up");
@@ -311,16 +316,26 @@ class CpuDevice : public Device {
     });
   }
 
-  void rope_norm_backward(const RopeNormBackward& op) override {
-    require_rank(op.gradient, 3, "gradient");
-    if (op.scale) {
-      require(op.input, op.gradient.shape(), "input");
-      require(op.scale_gradient, {op.gradient.size(2)}, "scale_gradient");
-    }
-    visit_with_gradient(op.gradient, op.scale_gradient, [&]<typename T, typename G>() {
-      kernels::rope_norm_backward(
-          rope_norm_args<T>(op.gradient, op.scale, 0, op.cosine, op.sine, op.positions, op.inverse_rms, threads_),
-          op.input.as<T>(), op.inverse_rms.as<Arithmetic<T>>(), op.gradient.as<T>(), op.scale_gradient.as<G>());
+  void rope_norm_backward_input(const RopeNormBackwardInput& op) override {
+    require_rank(op.d_output, 3, "d_output");
+    require(op.d_input, op.d_output.shape(), "d_input");
+    if (op.scale) require(op.input, op.d_output.shape(), "input");
+    visit_storage_type(op.d_output.dtype(), [&]<typename T>() {
+      kernels::rope_norm_backward_input(
+          rope_norm_args<T>(op.d_output, op.scale, 0, op.cosine, op.sine, op.positions, op.inverse_rms, threads_),
+          op.input.as<T>(), op.inverse_rms.as<Arithmetic<T>>(), op.d_output.as<T>(), op.d_input.as<T>());
+    });
+  }
+
+  void rope_norm_backward_weight(const RopeNormBackwardWeight& op) override {
+    require_rank(op.d_output, 3, "d_output");
+    require(op.input, op.d_output.shape(), "input");
+    require(op.inverse_rms, {op.d_output.size(0), op.d_output.size(1)}, "inverse_rms");
+    require(op.scale_gradient, {op.d_output.size(2)}, "scale_gradient");
+    visit_with_gradient(op.d_output, op.scale_gradient, [&]<typename T, typename G>() {
+      kernels::rope_norm_backward_scale(
+          rope_norm_args<T>(op.d_output, {}, 0, op.cosine, op.sine, op.positions, op.inverse_rms, threads_),
+          op.input.as<T>(), op.inverse_rms.as<Arithmetic<T>>(), op.d_output.as<T>(), op.scale_gradient.as<G>());
     });
   }
 

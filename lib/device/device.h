@@ -67,13 +67,20 @@ struct AddNormForward {
 };
 
 // d_residual += the norm's input gradient, in place: what arrives is the gradient of residual_output by other paths.
-struct AddNormBackward {
+struct AddNormBackwardInput {
   NormKind kind = NormKind::layernorm;
-  Tensor input;                           // [T, H]: forward's residual_output
-  Tensor weight;                          // [H]
-  Tensor mean, inverse_deviation;         // [T]
-  Tensor d_output;                        // [T, H]
-  Tensor d_residual;                      // [T, H], in and out
+  Tensor input;                    // [T, H]: forward's residual_output
+  Tensor weight;                   // [H]
+  Tensor mean, inverse_deviation;  // [T]
+  Tensor d_output;                 // [T, H]
+  Tensor d_residual;               // [T, H], in and out
+};
+// Adds to the gradients of weight and bias.
+struct AddNormBackwardWeight {
+  NormKind kind = NormKind::layernorm;
+  Tensor input;
+  Tensor mean, inverse_deviation;
+  Tensor d_output;
   Tensor weight_gradient, bias_gradient;  // [H]; bias may be absent
 };
 
@@ -107,6 +114,14 @@ struct LinearBackwardWeight {
   Tensor bias_gradient;    // [M], or absent
 };
 
+// output = activation(pre_activation): what linear_forward makes of what it stored, the same bits. [T, M]; not `none`.
+// On a GPU linear_forward may apply gelu to what it has not rounded yet: under bf16 these may differ there by a
+// rounding.
+struct ActivationForward {
+  Activation activation = Activation::gelu;
+  Tensor pre_activation, output;
+};
+
 // output = silu(gate) * up; all [T, F].
 struct SwigluForward {
   Tensor gate, up, output;
@@ -127,14 +142,23 @@ struct RopeNormForward {
   Tensor inverse_rms;   // [T, N], written where scale is given
   Tensor output;        // [T, N, D]
 };
-struct RopeNormBackward {
+struct RopeNormBackwardInput {
   Tensor input;  // forward's input; needed where scale is given
   Tensor scale;
   Tensor cosine, sine;
   Tensor positions;
   Tensor inverse_rms;
-  Tensor gradient;        // [T, N, D]: of the output, turned in place into that of the input
-  Tensor scale_gradient;  // [D], where scale is given
+  Tensor d_output;  // [T, N, D]
+  Tensor d_input;   // may alias d_output
+};
+// Adds to the gradient of the scale.
+struct RopeNormBackwardWeight {
+  Tensor input;
+  Tensor cosine, sine;
+  Tensor positions;
+  Tensor inverse_rms;
+  Tensor d_output;
+  Tensor scale_gradient;  // [D]
 };
 
 // Causal attention, tiled with online softmax: memory is linear in the sequence. Query q sees key k when
@@ -310,14 +334,17 @@ class Device {
   virtual void embedding_forward(const EmbeddingForward& op) = 0;
   virtual void embedding_backward(const EmbeddingBackward& op) = 0;
   virtual void add_norm_forward(const AddNormForward& op) = 0;
-  virtual void add_norm_backward(const AddNormBackward& op) = 0;
+  virtual void add_norm_backward_input(const AddNormBackwardInput& op) = 0;
+  virtual void add_norm_backward_weight(const AddNormBackwardWeight& op) = 0;
   virtual void linear_forward(const LinearForward& op) = 0;
   virtual void linear_backward_input(const LinearBackwardInput& op) = 0;
   virtual void linear_backward_weight(const LinearBackwardWeight& op) = 0;
+  virtual void activation_forward(const ActivationForward& op) = 0;
   virtual void swiglu_forward(const SwigluForward& op) = 0;
   virtual void swiglu_backward(const SwigluBackward& op) = 0;
   virtual void rope_norm_forward(const RopeNormForward& op) = 0;
-  virtual void rope_norm_backward(const RopeNormBackward& op) = 0;
+  virtual void rope_norm_backward_input(const RopeNormBackwardInput& op) = 0;
+  virtual void rope_norm_backward_weight(const RopeNormBackwardWeight& op) = 0;
   virtual void attention_forward(const AttentionForward& op) = 0;
   virtual void attention_backward(const AttentionBackward& op) = 0;
   virtual void attention_merge(const AttentionMerge& op) = 0;

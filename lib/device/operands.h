@@ -68,6 +68,31 @@ Args embedding_operands(const Tensor& tokens, int64_t vocabulary_start, const Te
   return args;
 }
 
+// [T, H], of either part of a norm's backward.
+template <typename Backward>
+Shape norm_backward_shape(const Backward& op) {
+  require_rank(op.input, 2, "input");
+  const Shape shape = op.input.shape(), rows = {shape[0]};
+  require(op.inverse_deviation, rows, "inverse_deviation");
+  if (op.kind == NormKind::layernorm) require(op.mean, rows, "mean");
+  require(op.d_output, shape, "d_output");
+  return shape;
+}
+
+// What both parts read. A: the type of arithmetic.
+template <typename Args, typename T, typename A, typename Backward>
+Args norm_backward_operands(const Backward& op) {
+  Args args;
+  args.norm = norm_kind<decltype(args.norm)>(op.kind);
+  args.rows = op.input.size(0);
+  args.width = op.input.size(1);
+  args.input = op.input.template as<T>();
+  args.mean = op.mean.template as<A>();
+  args.inverse_deviation = op.inverse_deviation.template as<A>();
+  args.d_output = op.d_output.template as<T>();
+  return args;
+}
+
 // T: of heads and scale; A: of the tables of angles.
 template <typename Args, typename T, typename A>
 Args rope_norm_operands(const Tensor& heads, const Tensor& scale, double epsilon, const Tensor& cosine,

@@ -72,17 +72,31 @@ void Attention::project(Pass& pass, Tensor x, const Linear& linear, const parall
                                  .output = saved.ready});
 }
 
-void Attention::turn_back(Pass& pass, const HeadsSaved& saved, const parallel::Parameter* scale, int64_t heads,
-                          Tensor gradient) const {
-  if (scale == nullptr && !rope_.cosine()) return;
-  pass.device.rope_norm_backward({.input = saved.projected,
-                                  .scale = scale != nullptr ? scale->weight() : Tensor{},
-                                  .cosine = rope_.cosine(),
-                                  .sine = rope_.sine(),
-                                  .positions = pass.batch.positions,
-                                  .inverse_rms = saved.inverse_rms,
-                                  .gradient = gradient.reshaped({pass.tokens(), heads, head_dim_}),
-                                  .scale_gradient = scale != nullptr ? scale->gradient() : Tensor{}});
+Tensor Attention::turn_back(Pass& pass, const HeadsSaved& saved, const parallel::Parameter* scale, int64_t heads,
+                            Tensor d_ready) const {
+  if (scale == nullptr && !rope_.cosine()) return d_ready;
+  const Shape shape = {pass.tokens(), heads, head_dim_};
+  const Tensor d_projected = scale != nullptr ? pass.for_weights(d_ready.shape()) : d_ready;
+  pass.device.rope_norm_backward_input({.input = saved.projected,
+                                        .scale = scale != nullptr ? scale->weight() : Tensor{},
+                                        .cosine = rope_.cosine(),
+                                        .sine = rope_.sine(),
+                                        .positions = pass.batch.positions,
+                                        .inverse_rms = saved.inverse_rms,
+                                        .d_output = d_ready.reshaped(shape),
+                                        .d_input = d_projected.reshaped(shape)});
+  return d_projected;
+}
+
+void Attention::scale_gradient(Pass& pass, const HeadsSaved& saved, const parallel::Parameter& scale, int64_t heads,
+                               Tensor d_ready) const {
+  pass.device.rope_norm_backward_weight({.input = saved.projected,
+                                         .cosine = rope_.cosine(),
+                                         .sine = rope_.sine(),
+                                         .positions = pass.batch.positions,
+                                         .inverse_rms = saved.inverse_rms,
+                                         .d_output = d_ready.reshaped({pass.tokens(), heads, head_dim_}),
+                                         .scale_gradient = scale.gradient()});
 }
 
 void Attention::forward(Pass& pass, Tensor x, Tensor output, AttentionSaved& saved) const {
@@ -110,42 +124,52 @@ void Attention::forward(Pass& pass, Tensor x, Tensor output, AttentionSaved& sav
   pass.observe(name_ + ".output", output);
 }
 
-void Attention::backward(Pass& pass, Tensor d_output, Tensor d_x, const AttentionSaved& saved) const {
-  const device::ArenaScope scope(pass.scratch);
+AttentionGradients Attention::backward_input(Pass& pass, Tensor d_output, Tensor d_x,
+                                             const AttentionSaved& saved) const {
   const int64_t tokens = pass.tokens();
-  const Tensor d_whole = pass.tensor.gather(pass.scratch, d_output, name_ + " output gradient");
+  AttentionGradients gradients;
+  gradients.d_output = {d_output, pass.tensor.start_gather(pass.scratch, d_output, name_ + " output gradient")};
+  gradients.d_output.copied.done.wait();
   const Tensor d_context = pass.temporary({tokens, heads_ * head_dim_});
-  output_.backward_input(pass, d_whole, d_context);
-  output_.backward_weight(pass, saved.context, d_whole);
+  output_.backward_input(pass, gradients.d_output.copied.whole, d_context);
 
-  const Tensor d_query = pass.temporary({tokens, heads_ * head_dim_});
-  const Tensor d_key = pass.temporary({tokens, key_heads_ * head_dim_});
-  const Tensor d_value = pass.temporary({tokens, key_heads_ * head_dim_});
+  gradients.d_query_ready = pass.for_weights({tokens, heads_ * head_dim_});
+  gradients.d_key_ready = pass.for_weights({tokens, key_heads_ * head_dim_});
+  gradients.d_value = pass.for_weights({tokens, key_heads_ * head_dim_});
   core(pass).backward({.query = saved.query.ready.reshaped({tokens, heads_ * head_dim_}),
                        .key = saved.key.ready.reshaped({tokens, key_heads_ * head_dim_}),
                        .value = saved.value,
                        .output = saved.context,
                        .log_sum_exp = saved.log_sum_exp,
                        .d_output = d_context,
-                       .d_query = d_query,
-                       .d_key = d_key,
-                       .d_value = d_value});
-  turn_back(pass, saved.query, query_norm_, heads_, d_query);
-  turn_back(pass, saved.key, key_norm_, key_heads_, d_key);
+                       .d_query = gradients.d_query_ready,
+                       .d_key = gradients.d_key_ready,
+                       .d_value = gradients.d_value});
+  gradients.d_query = turn_back(pass, saved.query, query_norm_, heads_, gradients.d_query_ready);
+  gradients.d_key = turn_back(pass, saved.key, key_norm_, key_heads_, gradients.d_key_ready);
 
-  // The weights' products run while the parts of d_x travel.
-  parallel::TensorRegion::Gathered x = pass.tensor.start_gather(pass.scratch, saved.input, name_ + " input again");
+  gradients.input.local = saved.input;
+  if (!pass.splits_backward)
+    gradients.input.copied = pass.tensor.start_gather(pass.scratch, saved.input, name_ + " input again");
   const Tensor d_part = pass.tensor.part_of(pass.scratch, d_x);
-  query_.backward_input(pass, d_query, d_part);
-  key_.backward_input(pass, d_key, d_part, /*accumulate=*/true);
-  value_.backward_input(pass, d_value, d_part, /*accumulate=*/true);
-  x.done.wait();
-  comm::Handle reduced = pass.tensor.reduce(d_part, d_x, name_ + " input gradient");
-  query_.backward_weight(pass, x.whole, d_query);
-  key_.backward_weight(pass, x.whole, d_key);
-  value_.backward_weight(pass, x.whole, d_value);
-  reduced.wait();
-  pass.observe(name_ + " input gradient", d_x);
+  query_.backward_input(pass, gradients.d_query, d_part);
+  key_.backward_input(pass, gradients.d_key, d_part, /*accumulate=*/true);
+  value_.backward_input(pass, gradients.d_value, d_part, /*accumulate=*/true);
+  gradients.reduced = pass.tensor.reduce(d_part, d_x, name_ + " input gradient");
+  return gradients;
+}
+
+void Attention::backward_weight(Pass& pass, const AttentionSaved& saved, AttentionGradients& gradients) const {
+  const device::ArenaScope scope(pass.scratch);
+  output_.backward_weight(pass, saved.context, gradients.d_output.whole(pass, name_ + " output gradient again"));
+  if (query_norm_ != nullptr) {
+    scale_gradient(pass, saved.query, *query_norm_, heads_, gradients.d_query_ready);
+    scale_gradient(pass, saved.key, *key_norm_, key_heads_, gradients.d_key_ready);
+  }
+  const Tensor x = gradients.input.whole(pass, name_ + " input again");
+  query_.backward_weight(pass, x, gradients.d_query);
+  key_.backward_weight(pass, x, gradients.d_key);
+  value_.backward_weight(pass, x, gradients.d_value);
 }
 
 }  // namespace quintet::model

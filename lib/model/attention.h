@@ -5,6 +5,7 @@
 #include <string>
 
 #include "lib/config/config.h"
+#include "lib/model/backward_parts.h"
 #include "lib/model/linear.h"
 #include "lib/model/pass.h"
 #include "lib/model/rope.h"
@@ -27,6 +28,14 @@ struct AttentionSaved {
   Tensor log_sum_exp;  // [T * N]
 };
 
+// What the weight part needs of the input part. Gradients of heads are [T, heads * D].
+struct AttentionGradients {
+  GatheredRows d_output, input;
+  Tensor d_query, d_key, d_value;     // of the projections
+  Tensor d_query_ready, d_key_ready;  // of what attention reads; with qk_norm, else the same
+  comm::Handle reduced;               // d_x
+};
+
 class Attention {
  public:
   // `name` is "layers.I.attention".
@@ -34,15 +43,21 @@ class Attention {
 
   // x: [T', H], kept by the caller; output: [T', H].
   void forward(Pass& pass, Tensor x, Tensor output, AttentionSaved& saved) const;
-  void backward(Pass& pass, Tensor d_output, Tensor d_x, const AttentionSaved& saved) const;
+  // d_output: [T', H], lives until the weight part; d_x: [T', H], there once `reduced` has been waited for.
+  AttentionGradients backward_input(Pass& pass, Tensor d_output, Tensor d_x, const AttentionSaved& saved) const;
+  void backward_weight(Pass& pass, const AttentionSaved& saved, AttentionGradients& gradients) const;
+
+  const std::string& name() const { return name_; }
 
  private:
   parallel::ContextAttention core(Pass& pass) const;
   void project(Pass& pass, Tensor x, const Linear& linear, const parallel::Parameter* scale, int64_t heads,
                HeadsSaved& saved) const;
-  // Turns the gradient of `ready` into that of `projected`, in place.
-  void turn_back(Pass& pass, const HeadsSaved& saved, const parallel::Parameter* scale, int64_t heads,
-                 Tensor gradient) const;
+  // The gradient of `projected`, given that of `ready`: in place, but for a norm, whose weight part reads the latter.
+  Tensor turn_back(Pass& pass, const HeadsSaved& saved, const parallel::Parameter* scale, int64_t heads,
+                   Tensor d_ready) const;
+  void scale_gradient(Pass& pass, const HeadsSaved& saved, const parallel::Parameter& scale, int64_t heads,
+                      Tensor d_ready) const;
 
   std::string name_;
   const RopeTable& rope_;

@@ -19,6 +19,14 @@ struct BlockSaved {
   MoeSaved moe;
 };
 
+// What the weight part needs of the input part.
+struct BlockGradients {
+  AttentionGradients attention;
+  MlpGradients mlp;
+  MoeGradients moe;
+  Tensor d_attention_input, d_mlp_input;  // [T', H]: of what the norms made
+};
+
 class Block {
  public:
   Block(parallel::ParameterStore& store, int64_t layer, const config::Config& config, const RopeTable& rope);
@@ -34,10 +42,17 @@ class Block {
 
   // Leaves the MLP's output as the stream's branch.
   void forward(Pass& pass, Stream& stream, BlockSaved& saved) const;
-  // d_residual [T', H]: the gradient of the block's output, turned in place into that of its input.
-  void backward(Pass& pass, Tensor d_residual, const BlockSaved& saved) const;
+  // d_residual [T', H]: the gradient of the block's output, turned in place into that of its input. Both parts, layer
+  // by layer; where the parts are split only the input part, which leaves `gradients` for the other.
+  void backward(Pass& pass, Tensor d_residual, const BlockSaved& saved, BlockGradients& gradients) const;
+  void backward_weight(Pass& pass, const BlockSaved& saved, BlockGradients& gradients) const;
 
  private:
+  // Of a branch and its norm. backward(d_branch, d_input): of the layer in between. Returns d_input.
+  template <typename Backward>
+  Tensor branch_backward(Pass& pass, Tensor d_residual, const std::string& site, const Norm& norm,
+                         const NormSaved& saved, const Backward& backward) const;
+
   std::string name_;  // "layers.I"
   const parallel::Unit& unit_;
   Norm attention_norm_;

@@ -59,9 +59,18 @@ Tensor Embedding::forward(Pass& pass) const {
   return output;
 }
 
-void Embedding::backward(Pass& pass, Tensor d_output) const {
+Tensor Embedding::backward_input(Pass& pass, Tensor d_output) const {
+  const Tensor d_sum = pass.splits_backward ? pass.keep(d_output.shape()) : d_output;
+  if (pass.drops()) {
+    pass.device.add_dropout({}, d_output, pass.dropout_at(kSite), d_sum);
+  } else if (pass.splits_backward) {
+    pass.device.copy(d_output, d_sum);
+  }
+  return d_sum;
+}
+
+void Embedding::backward_weight(Pass& pass, Tensor d_output) const {
   const device::ArenaScope scope(pass.scratch);
-  if (pass.drops()) pass.device.add_dropout({}, d_output, pass.dropout_at(kSite), d_output);
   pass.units.before(unit_, parallel::Use::backward_weight);
   pass.device.embedding_backward(
       {.tokens = pass.batch.tokens,

@@ -24,8 +24,9 @@ class Embedding {
 
   // [T', H], kept.
   Tensor forward(Pass& pass) const;
-  // d_output [T', H]; used up.
-  void backward(Pass& pass, Tensor d_output) const;
+  // d_output [T', H]; used up. Returns what the weight part needs.
+  Tensor backward_input(Pass& pass, Tensor d_output) const;
+  void backward_weight(Pass& pass, Tensor d_output) const;
 
   // [V, H]; the head's weight too where embeddings are tied.
   const parallel::Parameter& table() const { return *table_; }

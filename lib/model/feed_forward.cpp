@@ -45,9 +45,9 @@ void FeedForward::forward(Pass& pass, Tensor x, Tensor output, FeedForwardSaved&
 FeedForwardGradients FeedForward::backward_input(Pass& pass, Tensor d_output, Tensor d_x,
                                                  const FeedForwardSaved& saved) const {
   FeedForwardGradients gradients;
-  gradients.up = pass.temporary(saved.up.shape());
+  gradients.up = pass.for_weights(saved.up.shape());
   if (gated_) {
-    gradients.gate = pass.temporary(saved.up.shape());
+    gradients.gate = pass.for_weights(saved.up.shape());
     const device::ArenaScope scope(pass.scratch);
     const Tensor d_hidden = pass.temporary(saved.up.shape());
     down_.backward_input(pass, d_output, d_hidden);

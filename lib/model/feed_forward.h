@@ -27,8 +27,7 @@ class FeedForward {
 
   // x: [T, H]; output: [T, H], this rank's part of a sum over tp.
   void forward(Pass& pass, Tensor x, Tensor output, FeedForwardSaved& saved) const;
-  // d_output: [T, H], whole; d_x: [T, H], this rank's part of a sum over tp. What backward_weight needs is returned in
-  // scratch.
+  // d_output: [T, H], whole; d_x: [T, H], this rank's part of a sum over tp.
   FeedForwardGradients backward_input(Pass& pass, Tensor d_output, Tensor d_x, const FeedForwardSaved& saved) const;
   void backward_weight(Pass& pass, Tensor x, Tensor d_output, const FeedForwardSaved& saved,
                        const FeedForwardGradients& gradients) const;

@@ -91,7 +91,8 @@ void Head::backward(Pass& pass, const HeadSaved& saved, Tensor d_residual) const
   pass.device.linear_backward_weight({.x = x.whole, .d_output = saved.logits, .weight_gradient = weight_->gradient()});
   reduced.wait();
   pass.device.fill(d_residual, 0);
-  norm_.backward(pass, d_normed, d_residual, saved.norm);
+  norm_.backward_input(pass, d_normed, d_residual, saved.norm);
+  norm_.backward_weight(pass, d_normed, saved.norm);
   after(pass, parallel::Use::backward);
 }
 

@@ -16,18 +16,24 @@ void Mlp::forward(Pass& pass, Tensor x, Tensor output, MlpSaved& saved) const {
   pass.observe(name_ + ".down", output);
 }
 
-void Mlp::backward(Pass& pass, Tensor d_output, Tensor d_x, const MlpSaved& saved) const {
-  const device::ArenaScope scope(pass.scratch);
-  const Tensor d_whole = pass.tensor.gather(pass.scratch, d_output, name_ + " output gradient");
-  parallel::TensorRegion::Gathered x = pass.tensor.start_gather(pass.scratch, saved.input, name_ + " input again");
+MlpGradients Mlp::backward_input(Pass& pass, Tensor d_output, Tensor d_x, const MlpSaved& saved) const {
+  MlpGradients gradients;
+  gradients.d_output = {d_output, pass.tensor.start_gather(pass.scratch, d_output, name_ + " output gradient")};
+  gradients.d_output.copied.done.wait();
+  gradients.input.local = saved.input;
+  if (!pass.splits_backward)
+    gradients.input.copied = pass.tensor.start_gather(pass.scratch, saved.input, name_ + " input again");
   const Tensor d_part = pass.tensor.part_of(pass.scratch, d_x);
-  const FeedForwardGradients gradients = layers_.backward_input(pass, d_whole, d_part, saved.inner);
-  x.done.wait();
-  // The weights' products run while the parts of d_x travel.
-  comm::Handle reduced = pass.tensor.reduce(d_part, d_x, name_ + " input gradient");
-  layers_.backward_weight(pass, x.whole, d_whole, saved.inner, gradients);
-  reduced.wait();
-  pass.observe(name_ + " input gradient", d_x);
+  gradients.inner = layers_.backward_input(pass, gradients.d_output.copied.whole, d_part, saved.inner);
+  gradients.reduced = pass.tensor.reduce(d_part, d_x, name_ + " input gradient");
+  return gradients;
+}
+
+void Mlp::backward_weight(Pass& pass, const MlpSaved& saved, MlpGradients& gradients) const {
+  const device::ArenaScope scope(pass.scratch);
+  const Tensor d_output = gradients.d_output.whole(pass, name_ + " output gradient again");
+  const Tensor x = gradients.input.whole(pass, name_ + " input again");
+  layers_.backward_weight(pass, x, d_output, saved.inner, gradients.inner);
 }
 
 }  // namespace quintet::model

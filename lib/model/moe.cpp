@@ -78,13 +78,16 @@ void Moe::forward(Pass& pass, Tensor x, Tensor output, MoeSaved& saved) const {
   pass.observe(name_ + " output", output);
 }
 
-void Moe::backward(Pass& pass, Tensor d_output, Tensor d_x, const MoeSaved& saved) const {
+MoeGradients Moe::backward(Pass& pass, Tensor d_output, Tensor d_x, const MoeSaved& saved) const {
   const device::ArenaScope scope(pass.scratch);
   const parallel::ExpertDispatch& dispatch = *pass.dispatch;
   const parallel::ExpertDispatch::Plan& plan = saved.plan;
+  const parallel::Use use = pass.splits_backward ? parallel::Use::backward_input : parallel::Use::backward;
   const bool stays = dispatch.ranks() == 1;
+  MoeGradients gradients;
+  gradients.d_received = pass.for_weights(saved.received.shape());
+  const Tensor d_slots = stays ? gradients.d_received : pass.temporary(saved.returned.shape());
   const Tensor d_weights = pass.temporary_statistics(saved.router.weights.shape());
-  const Tensor d_slots = pass.temporary(saved.returned.shape());
   pass.device.combine_rows_backward({.input = saved.returned,
                                      .index = plan.slot_of_choice,
                                      .weights = saved.router.weights,
@@ -92,26 +95,23 @@ void Moe::backward(Pass& pass, Tensor d_output, Tensor d_x, const MoeSaved& save
                                      .d_input = d_slots,
                                      .d_weights = d_weights});
   const Tensor d_router = pass.temporary_statistics(d_x.shape());
-  router_.backward(pass, d_weights, d_router, saved.router);
+  gradients.d_logits = router_.backward_input(pass, d_weights, d_router, saved.router);
 
-  const Tensor d_received = stays ? d_slots : pass.temporary(saved.received.shape());
-  dispatch.send(plan, d_slots, d_received, name_ + " output gradients");
-  const Tensor d_rows = dispatch.gather(pass.scratch, plan, d_received, name_ + " output gradients");
-  const Tensor rows = dispatch.gather(pass.scratch, plan, saved.received, name_ + " rows again");
-  const Tensor d_parts = pass.temporary(rows.shape());
-  std::vector<FeedForwardGradients> gradients(experts_.size());
-  pass.units.before(*experts_unit_, parallel::Use::backward);
+  dispatch.send(plan, d_slots, gradients.d_received, name_ + " output gradients");
+  const Tensor d_rows = dispatch.gather(pass.scratch, plan, gradients.d_received, name_ + " output gradients");
+  const Tensor rows =
+      pass.splits_backward ? Tensor{} : dispatch.gather(pass.scratch, plan, saved.received, name_ + " rows again");
+  const Tensor d_parts = pass.temporary(d_rows.shape());
+  gradients.experts.resize(experts_.size());
+  pass.units.before(*experts_unit_, use);
   for_experts(plan, [&](size_t e, int64_t first, int64_t count) {
-    gradients[e] =
+    gradients.experts[e] =
         experts_[e].backward_input(pass, d_rows.rows(first, count), d_parts.rows(first, count), saved.experts[e]);
   });
-  // The weights' products run while the parts of the rows' gradients travel.
   parallel::ExpertDispatch::Sum sum = dispatch.start_sum(pass.scratch, plan, d_parts, name_ + " row gradients");
-  for_experts(plan, [&](size_t e, int64_t first, int64_t count) {
-    experts_[e].backward_weight(pass, rows.rows(first, count), d_rows.rows(first, count), saved.experts[e],
-                                gradients[e]);
-  });
-  pass.units.after(*experts_unit_, parallel::Use::backward);
+  if (!pass.splits_backward) experts_backward_weight(pass, rows, d_rows, saved, gradients);
+  pass.units.after(*experts_unit_, use);
+  if (!pass.splits_backward) router_.backward_weight(pass, gradients.d_logits, saved.router);
   sum.done.wait();
   Tensor d_sent = sum.total;
   if (!stays) {
@@ -122,10 +122,34 @@ void Moe::backward(Pass& pass, Tensor d_output, Tensor d_x, const MoeSaved& save
   for (size_t j = 0; j < shared_.size(); ++j) {
     const device::ArenaScope inner(pass.scratch);
     const Tensor addend = pass.temporary(d_x.shape());
-    shared_[j].backward(pass, d_output, addend, saved.shared[j]);
+    gradients.shared.push_back(backward_of(shared_[j], pass, d_output, addend, saved.shared[j]));
     add(pass, d_x, addend);
   }
   pass.observe(name_ + " input gradient", d_x);
+  return gradients;
+}
+
+void Moe::backward_weight(Pass& pass, const MoeSaved& saved, MoeGradients& gradients) const {
+  router_.backward_weight(pass, gradients.d_logits, saved.router);
+  {
+    const device::ArenaScope scope(pass.scratch);
+    const parallel::ExpertDispatch& dispatch = *pass.dispatch;
+    const Tensor d_rows =
+        dispatch.gather(pass.scratch, saved.plan, gradients.d_received, name_ + " output gradients again");
+    const Tensor rows = dispatch.gather(pass.scratch, saved.plan, saved.received, name_ + " rows again");
+    pass.units.before(*experts_unit_, parallel::Use::backward_weight);
+    experts_backward_weight(pass, rows, d_rows, saved, gradients);
+    pass.units.after(*experts_unit_, parallel::Use::backward_weight);
+  }
+  for (size_t j = 0; j < shared_.size(); ++j) shared_[j].backward_weight(pass, saved.shared[j], gradients.shared[j]);
+}
+
+void Moe::experts_backward_weight(Pass& pass, Tensor rows, Tensor d_rows, const MoeSaved& saved,
+                                  const MoeGradients& gradients) const {
+  for_experts(saved.plan, [&](size_t e, int64_t first, int64_t count) {
+    experts_[e].backward_weight(pass, rows.rows(first, count), d_rows.rows(first, count), saved.experts[e],
+                                gradients.experts[e]);
+  });
 }
 
 }  // namespace quintet::model

@@ -23,6 +23,14 @@ struct MoeSaved {
   std::vector<MlpSaved> shared;
 };
 
+// What the weight part needs of the input part.
+struct MoeGradients {
+  Tensor d_logits;                            // of the router
+  Tensor d_received;                          // [R, H]
+  std::vector<FeedForwardGradients> experts;  // of this rank
+  std::vector<MlpGradients> shared;
+};
+
 class Moe {
  public:
   // `name` is "layers.I.moe". Registers the router, the experts of this rank and the shared experts.
@@ -30,7 +38,11 @@ class Moe {
 
   // x: [T', H], kept by the caller; output: [T', H].
   void forward(Pass& pass, Tensor x, Tensor output, MoeSaved& saved) const;
-  void backward(Pass& pass, Tensor d_output, Tensor d_x, const MoeSaved& saved) const;
+  // Both parts, the experts' weights while the rows' gradients travel; or, where the parts are split, the input part.
+  // d_output: [T', H], lives until the weight part; d_x: [T', H].
+  MoeGradients backward(Pass& pass, Tensor d_output, Tensor d_x, const MoeSaved& saved) const;
+  // The weight part of a backward whose parts are split.
+  void backward_weight(Pass& pass, const MoeSaved& saved, MoeGradients& gradients) const;
 
   const Router& router() const { return router_; }
 
@@ -38,6 +50,10 @@ class Moe {
   // Calls f(expert, first row, rows) for this rank's experts that have rows.
   template <typename Function>
   void for_experts(const parallel::ExpertDispatch::Plan& plan, const Function& f) const;
+
+  // rows, d_rows: [W, H], those that arrived and the gradients of their outputs, by expert.
+  void experts_backward_weight(Pass& pass, Tensor rows, Tensor d_rows, const MoeSaved& saved,
+                               const MoeGradients& gradients) const;
 
   std::string name_;
   Router router_;

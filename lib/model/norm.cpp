@@ -43,17 +43,25 @@ Tensor Norm::forward(Pass& pass, Stream& stream, NormSaved& saved) const {
   return output;
 }
 
-void Norm::backward(Pass& pass, Tensor d_output, Tensor d_residual, const NormSaved& saved) const {
-  pass.device.add_norm_backward({.kind = kind_,
-                                 .input = saved.input,
-                                 .weight = weight_->weight(),
-                                 .mean = saved.mean,
-                                 .inverse_deviation = saved.inverse_deviation,
-                                 .d_output = d_output,
-                                 .d_residual = d_residual,
-                                 .weight_gradient = weight_->gradient(),
-                                 .bias_gradient = bias_ != nullptr ? bias_->gradient() : Tensor{}});
+void Norm::backward_input(Pass& pass, Tensor d_output, Tensor d_residual, const NormSaved& saved) const {
+  pass.device.add_norm_backward_input({.kind = kind_,
+                                       .input = saved.input,
+                                       .weight = weight_->weight(),
+                                       .mean = saved.mean,
+                                       .inverse_deviation = saved.inverse_deviation,
+                                       .d_output = d_output,
+                                       .d_residual = d_residual});
   pass.observe(name_ + " input gradient", d_residual);
+}
+
+void Norm::backward_weight(Pass& pass, Tensor d_output, const NormSaved& saved) const {
+  pass.device.add_norm_backward_weight({.kind = kind_,
+                                        .input = saved.input,
+                                        .mean = saved.mean,
+                                        .inverse_deviation = saved.inverse_deviation,
+                                        .d_output = d_output,
+                                        .weight_gradient = weight_->gradient(),
+                                        .bias_gradient = bias_ != nullptr ? bias_->gradient() : Tensor{}});
 }
 
 }  // namespace quintet::model

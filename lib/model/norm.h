@@ -22,7 +22,8 @@ class Norm {
   // Moves the stream's branch into its residual and returns the norm of that, [T', H], kept.
   Tensor forward(Pass& pass, Stream& stream, NormSaved& saved) const;
   // d_residual: in, the stream's gradient by other paths; out, the norm's added.
-  void backward(Pass& pass, Tensor d_output, Tensor d_residual, const NormSaved& saved) const;
+  void backward_input(Pass& pass, Tensor d_output, Tensor d_residual, const NormSaved& saved) const;
+  void backward_weight(Pass& pass, Tensor d_output, const NormSaved& saved) const;
 
  private:
   std::string name_;

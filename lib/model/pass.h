@@ -54,6 +54,8 @@ struct Pass {
   Mode mode = Mode::train;
   double dropout = 0;  // the model's probability; see drops()
   uint64_t seed = 0;
+  // Whether the weight part of this backward comes later, in an action of its own.
+  bool splits_backward = false;
   double loss_scale = 1;                               // of d_logits: 1 / tokens that count in the global batch
   const parallel::ExpertDispatch* dispatch = nullptr;  // of MoE layers
   const Observer* observer = nullptr;
@@ -74,6 +76,8 @@ struct Pass {
   Tensor keep_statistics(Shape shape) { return saved.allocate(types.statistics, shape); }
   Tensor temporary(Shape shape) { return scratch.allocate(types.compute, shape); }
   Tensor temporary_statistics(Shape shape) { return scratch.allocate(types.statistics, shape); }
+  // What a backward's weight part needs of its input part: with `saved` where the parts are split.
+  Tensor for_weights(Shape shape) { return splits_backward ? keep(shape) : temporary(shape); }
   bool drops() const { return mode != Mode::evaluate && dropout > 0; }
   // The dropout of a site such as "layers.3.attention", on local rows.
   device::Dropout dropout_at(const std::string& site) const {

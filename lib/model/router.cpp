@@ -140,9 +140,9 @@ void Router::drop_excess(Pass& pass, std::span<int32_t> choices, std::span<const
   }
 }
 
-void Router::backward(Pass& pass, Tensor d_weights, Tensor d_x, const RouterSaved& saved) const {
-  const device::ArenaScope scope(pass.scratch);
-  const Tensor d_logits = pass.temporary_statistics(saved.probabilities.shape());
+Tensor Router::backward_input(Pass& pass, Tensor d_weights, Tensor d_x, const RouterSaved& saved) const {
+  const Shape shape = saved.probabilities.shape();
+  const Tensor d_logits = pass.splits_backward ? pass.keep_statistics(shape) : pass.temporary_statistics(shape);
   pass.device.router_backward({.losses = {.probabilities = saved.probabilities,
                                           .loads = saved.loads,
                                           .log_sum_exp = saved.log_sum_exp,
@@ -155,8 +155,14 @@ void Router::backward(Pass& pass, Tensor d_weights, Tensor d_x, const RouterSave
                                .d_weights = d_weights,
                                .d_logits = d_logits});
   pass.observe(name_ + " logits gradient", d_logits);
+  const device::ArenaScope scope(pass.scratch);
   pass.device.linear_backward_input(
       {.d_output = d_logits, .weight = in_statistics(pass, weight_->weight()), .d_x = d_x});
+  return d_logits;
+}
+
+void Router::backward_weight(Pass& pass, Tensor d_logits, const RouterSaved& saved) const {
+  const device::ArenaScope scope(pass.scratch);
   pass.device.linear_backward_weight(
       {.x = in_statistics(pass, saved.input), .d_output = d_logits, .weight_gradient = weight_->gradient()});
 }

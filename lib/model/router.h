@@ -29,8 +29,9 @@ class Router {
 
   // x: [T', H], kept by the caller. Returns the choices on the host, [T', K], kDropped past an expert's capacity.
   std::vector<int32_t> forward(Pass& pass, Tensor x, RouterSaved& saved) const;
-  // d_x: [T', H], written, in the type of statistics.
-  void backward(Pass& pass, Tensor d_weights, Tensor d_x, const RouterSaved& saved) const;
+  // d_x: [T', H], written, in the type of statistics. Returns the gradient of the logits for the weight part.
+  Tensor backward_input(Pass& pass, Tensor d_weights, Tensor d_x, const RouterSaved& saved) const;
+  void backward_weight(Pass& pass, Tensor d_logits, const RouterSaved& saved) const;
 
   // Moves the balance biases by a step's loads, [MoE layers of the model, E].
   void balance(device::Device& device, std::span<const int64_t> loads) const;

@@ -1,6 +1,20 @@
 #include "lib/model/stage.h"
 
 namespace quintet::model {
+namespace {
+
+// Moves the stream to `output`, what stands in its branch added.
+void settle(Pass& pass, Stream& stream, Tensor output) {
+  if (stream.has_branch) {
+    pass.device.add_dropout(stream.residual, stream.branch, stream.dropout, output);
+  } else {
+    pass.device.copy(stream.residual, output);
+  }
+  stream.residual = output;
+  stream.has_branch = false;
+}
+
+}  // namespace
 
 Stage::Stage(parallel::ParameterStore& store, const config::Config& config, const RopeTable& rope,
              const StagePart& part)
@@ -30,8 +44,7 @@ void Stage::forward(Pass& pass, Tensor input, Tensor output, StageSaved& saved) 
   if (head_) {
     head_->forward(pass, stream, saved.head);
   } else {
-    QUINTET_CHECK(stream.has_branch, "a stage without layers");
-    pass.device.add_dropout(stream.residual, stream.branch, stream.dropout, output);
+    settle(pass, stream, output);
   }
 }
 
@@ -40,15 +53,38 @@ void Stage::add_counts(const StageSaved& saved, Counts& counts) const {
   if (head_) counts.loss.add(saved.head.loss);
 }
 
-void Stage::backward(Pass& pass, const StageSaved& saved, Tensor d_stream) const {
+void Stage::run_backward(Pass& pass, StageSaved& saved, Tensor d_stream) const {
   const device::ArenaScope scope(pass.scratch);
+  const parallel::Use use = pass.splits_backward ? parallel::Use::backward_input : parallel::Use::backward;
+  saved.gradients.resize(blocks_.size());
   if (head_) head_->backward(pass, saved.head, d_stream);
   for (size_t i = blocks_.size(); i-- > 0;) {
-    pass.units.before(blocks_[i].unit(), parallel::Use::backward);
-    blocks_[i].backward(pass, d_stream, saved.blocks[i]);
-    pass.units.after(blocks_[i].unit(), parallel::Use::backward);
+    pass.units.before(blocks_[i].unit(), use);
+    blocks_[i].backward(pass, d_stream, saved.blocks[i], saved.gradients[i]);
+    pass.units.after(blocks_[i].unit(), use);
   }
-  if (embedding_) embedding_->backward(pass, d_stream);
+  if (embedding_) saved.d_embedding = embedding_->backward_input(pass, d_stream);
+}
+
+void Stage::backward(Pass& pass, StageSaved& saved, Tensor d_stream) const {
+  pass.splits_backward = false;
+  run_backward(pass, saved, d_stream);
+  if (embedding_) embedding_->backward_weight(pass, saved.d_embedding);
+}
+
+void Stage::backward_input(Pass& pass, StageSaved& saved, Tensor d_stream) const {
+  pass.splits_backward = true;
+  run_backward(pass, saved, d_stream);
+}
+
+void Stage::backward_weight(Pass& pass, StageSaved& saved) const {
+  pass.splits_backward = true;
+  for (size_t i = blocks_.size(); i-- > 0;) {
+    pass.units.before(blocks_[i].unit(), parallel::Use::backward_weight);
+    blocks_[i].backward_weight(pass, saved.blocks[i], saved.gradients[i]);
+    pass.units.after(blocks_[i].unit(), parallel::Use::backward_weight);
+  }
+  if (embedding_) embedding_->backward_weight(pass, saved.d_embedding);
 }
 
 }  // namespace quintet::model

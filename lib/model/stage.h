@@ -21,6 +21,9 @@ struct StagePart {
 struct StageSaved {
   std::vector<BlockSaved> blocks;
   HeadSaved head;
+  // Of a backward: what its weight part needs of its input part.
+  std::vector<BlockGradients> gradients;
+  Tensor d_embedding;  // [T', H]
 };
 
 // What the passes of microbatches counted.
@@ -39,7 +42,11 @@ class Stage {
   void forward(Pass& pass, Tensor input, Tensor output, StageSaved& saved) const;
   // Adds the microbatch's gradients to the store's. d_stream [T', H]: in, the gradient of the output, but on the last
   // stage, which makes it; out, that of the input, but on the first, which uses it up.
-  void backward(Pass& pass, const StageSaved& saved, Tensor d_stream) const;
+  void backward(Pass& pass, StageSaved& saved, Tensor d_stream) const;
+  // The same in two actions. The first turns d_stream and leaves in `saved` and pass.saved what the second needs, which
+  // adds to the gradients; but the head's are added at once, where its logits are.
+  void backward_input(Pass& pass, StageSaved& saved, Tensor d_stream) const;
+  void backward_weight(Pass& pass, StageSaved& saved) const;
 
   // Adds what the layers counted of a microbatch whose passes are done.
   void add_counts(const StageSaved& saved, Counts& counts) const;
@@ -50,6 +57,8 @@ class Stage {
   const StagePart& part() const { return part_; }
 
  private:
+  void run_backward(Pass& pass, StageSaved& saved, Tensor d_stream) const;
+
   StagePart part_;
   std::optional<Embedding> embedding_;
   std::deque<Block> blocks_;

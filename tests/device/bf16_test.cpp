@@ -230,21 +230,34 @@ TEMPLATE_TEST_CASE("a bf16 norm keeps fp32 statistics of the rows that it stored
 
       const Operand d_output({rows, width}, 5), d_residual({rows, width}, 6);
       const Gradient<TestType> d_weight({width}, 7), d_bias({width}, 8);
-      AddNormBackward backward = {.kind = kind,
-                                  .input = sum,
-                                  .weight = weight.brief,
-                                  .mean = mean,
-                                  .inverse_deviation = inverse,
-                                  .d_output = d_output.brief,
-                                  .d_residual = d_residual.brief,
-                                  .weight_gradient = d_weight.values,
-                                  .bias_gradient = d_bias.values};
-      device->add_norm_backward(backward);
-      backward.input = stored, backward.weight = weight.wide;
-      backward.mean = expected_mean, backward.inverse_deviation = expected_inverse;
-      backward.d_output = d_output.wide, backward.d_residual = d_residual.wide;
-      backward.weight_gradient = d_weight.expected, backward.bias_gradient = d_bias.expected;
-      device->add_norm_backward(backward);
+      device->add_norm_backward_weight({.kind = kind,
+                                        .input = sum,
+                                        .mean = mean,
+                                        .inverse_deviation = inverse,
+                                        .d_output = d_output.brief,
+                                        .weight_gradient = d_weight.values,
+                                        .bias_gradient = d_bias.values});
+      device->add_norm_backward_weight({.kind = kind,
+                                        .input = stored,
+                                        .mean = expected_mean,
+                                        .inverse_deviation = expected_inverse,
+                                        .d_output = d_output.wide,
+                                        .weight_gradient = d_weight.expected,
+                                        .bias_gradient = d_bias.expected});
+      device->add_norm_backward_input({.kind = kind,
+                                       .input = sum,
+                                       .weight = weight.brief,
+                                       .mean = mean,
+                                       .inverse_deviation = inverse,
+                                       .d_output = d_output.brief,
+                                       .d_residual = d_residual.brief});
+      device->add_norm_backward_input({.kind = kind,
+                                       .input = stored,
+                                       .weight = weight.wide,
+                                       .mean = expected_mean,
+                                       .inverse_deviation = expected_inverse,
+                                       .d_output = d_output.wide,
+                                       .d_residual = d_residual.wide});
       // One element's deviation is its rounding alone, which the inverse of epsilon's root enlarges.
       if (width > 1) CHECK(halves(d_residual.brief, d_residual.wide, 3e-5) < kOnce);
       CHECK(d_weight.good());
@@ -362,22 +375,38 @@ TEMPLATE_TEST_CASE("bf16 heads are normalised and turned with one rounding", "[q
                                    .output = output.wide});
         CHECK(halves(output.brief, output.wide) < kOnce);
         if (with_scale) CHECK(difference(inverse, wide_inverse) < kRounding<float>);
-        device->rope_norm_backward({.input = maybe(with_scale, input.brief),
-                                    .scale = maybe(with_scale, scale.brief),
-                                    .cosine = maybe(turns, cosine),
-                                    .sine = maybe(turns, sine),
-                                    .positions = maybe(turns, positions),
-                                    .inverse_rms = maybe(with_scale, inverse),
-                                    .gradient = gradient.brief,
-                                    .scale_gradient = maybe(with_scale, d_scale.values)});
-        device->rope_norm_backward({.input = maybe(with_scale, input.wide),
-                                    .scale = maybe(with_scale, scale.wide),
-                                    .cosine = maybe(turns, wide_cosine),
-                                    .sine = maybe(turns, wide_sine),
-                                    .positions = maybe(turns, positions),
-                                    .inverse_rms = maybe(with_scale, wide_inverse),
-                                    .gradient = gradient.wide,
-                                    .scale_gradient = maybe(with_scale, d_scale.expected)});
+        if (with_scale)
+          device->rope_norm_backward_weight({.input = input.brief,
+                                             .cosine = maybe(turns, cosine),
+                                             .sine = maybe(turns, sine),
+                                             .positions = maybe(turns, positions),
+                                             .inverse_rms = inverse,
+                                             .d_output = gradient.brief,
+                                             .scale_gradient = d_scale.values});
+        device->rope_norm_backward_input({.input = maybe(with_scale, input.brief),
+                                          .scale = maybe(with_scale, scale.brief),
+                                          .cosine = maybe(turns, cosine),
+                                          .sine = maybe(turns, sine),
+                                          .positions = maybe(turns, positions),
+                                          .inverse_rms = maybe(with_scale, inverse),
+                                          .d_output = gradient.brief,
+                                          .d_input = gradient.brief});
+        if (with_scale)
+          device->rope_norm_backward_weight({.input = input.wide,
+                                             .cosine = maybe(turns, wide_cosine),
+                                             .sine = maybe(turns, wide_sine),
+                                             .positions = maybe(turns, positions),
+                                             .inverse_rms = wide_inverse,
+                                             .d_output = gradient.wide,
+                                             .scale_gradient = d_scale.expected});
+        device->rope_norm_backward_input({.input = maybe(with_scale, input.wide),
+                                          .scale = maybe(with_scale, scale.wide),
+                                          .cosine = maybe(turns, wide_cosine),
+                                          .sine = maybe(turns, wide_sine),
+                                          .positions = maybe(turns, positions),
+                                          .inverse_rms = maybe(with_scale, wide_inverse),
+                                          .d_output = gradient.wide,
+                                          .d_input = gradient.wide});
         CHECK(halves(gradient.brief, gradient.wide) < kOnce);
         CHECK(d_scale.good());
       }

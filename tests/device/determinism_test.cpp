@@ -73,15 +73,20 @@ Results norm(Device& device, int64_t offset, NormKind kind) {
                            .output = output,
                            .mean = mean,
                            .inverse_deviation = inverse});
-  device.add_norm_backward({.kind = kind,
-                            .input = sum,
-                            .weight = weight,
-                            .mean = mean,
-                            .inverse_deviation = inverse,
-                            .d_output = d_output,
-                            .d_residual = d_residual,
-                            .weight_gradient = d_weight,
-                            .bias_gradient = d_bias});
+  device.add_norm_backward_weight({.kind = kind,
+                                   .input = sum,
+                                   .mean = mean,
+                                   .inverse_deviation = inverse,
+                                   .d_output = d_output,
+                                   .weight_gradient = d_weight,
+                                   .bias_gradient = d_bias});
+  device.add_norm_backward_input({.kind = kind,
+                                  .input = sum,
+                                  .weight = weight,
+                                  .mean = mean,
+                                  .inverse_deviation = inverse,
+                                  .d_output = d_output,
+                                  .d_residual = d_residual});
   return bytes_of(sum, output, mean, inverse, d_residual, d_weight, d_bias);
 }
 
@@ -134,14 +139,21 @@ Results rope_norm(Device& device, int64_t offset) {
                             .positions = positions,
                             .inverse_rms = inverse,
                             .output = output});
-  device.rope_norm_backward({.input = input,
-                             .scale = scale,
-                             .cosine = cosine,
-                             .sine = sine,
-                             .positions = positions,
-                             .inverse_rms = inverse,
-                             .gradient = gradient,
-                             .scale_gradient = d_scale});
+  device.rope_norm_backward_weight({.input = input,
+                                    .cosine = cosine,
+                                    .sine = sine,
+                                    .positions = positions,
+                                    .inverse_rms = inverse,
+                                    .d_output = gradient,
+                                    .scale_gradient = d_scale});
+  device.rope_norm_backward_input({.input = input,
+                                   .scale = scale,
+                                   .cosine = cosine,
+                                   .sine = sine,
+                                   .positions = positions,
+                                   .inverse_rms = inverse,
+                                   .d_output = gradient,
+                                   .d_input = gradient});
   return bytes_of(output, inverse, gradient, d_scale);
 }
 

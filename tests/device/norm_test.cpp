@@ -124,15 +124,20 @@ TEST_CASE("norm gradients are those of finite differences, added to what is ther
            bias_gradient = Array<double>::random({width}, 7);
       const auto before = d_residual, weight_before = weight_gradient, bias_before = bias_gradient;
       norm.forward(*device);
-      device->add_norm_backward({.kind = kind,
-                                 .input = norm.x,
-                                 .weight = norm.weight,
-                                 .mean = layer ? norm.mean.tensor() : Tensor(),
-                                 .inverse_deviation = norm.inverse_deviation,
-                                 .d_output = d_output,
-                                 .d_residual = d_residual,
-                                 .weight_gradient = weight_gradient,
-                                 .bias_gradient = layer ? bias_gradient.tensor() : Tensor()});
+      device->add_norm_backward_weight({.kind = kind,
+                                        .input = norm.x,
+                                        .mean = layer ? norm.mean.tensor() : Tensor(),
+                                        .inverse_deviation = norm.inverse_deviation,
+                                        .d_output = d_output,
+                                        .weight_gradient = weight_gradient,
+                                        .bias_gradient = layer ? bias_gradient.tensor() : Tensor()});
+      device->add_norm_backward_input({.kind = kind,
+                                       .input = norm.x,
+                                       .weight = norm.weight,
+                                       .mean = layer ? norm.mean.tensor() : Tensor(),
+                                       .inverse_deviation = norm.inverse_deviation,
+                                       .d_output = d_output,
+                                       .d_residual = d_residual});
       for (int64_t i = 0; i < d_residual.size(); ++i) d_residual[i] -= before[i];
       for (int64_t c = 0; c < width; ++c) {
         weight_gradient[c] -= weight_before[c];

@@ -106,14 +106,22 @@ TEST_CASE("norm and rotation gradients are those of finite differences", "[quick
       auto gradient = d_output, scale_gradient = Array<double>::random({10}, 6);
       const auto before = scale_gradient;
       heads.forward(*device, heads.output);
-      device->rope_norm_backward({.input = norm ? heads.input.tensor() : Tensor(),
-                                  .scale = norm ? heads.scale.tensor() : Tensor(),
-                                  .cosine = turn ? heads.cosine.tensor() : Tensor(),
-                                  .sine = turn ? heads.sine.tensor() : Tensor(),
-                                  .positions = turn ? heads.positions.tensor() : Tensor(),
-                                  .inverse_rms = norm ? heads.inverse_rms.tensor() : Tensor(),
-                                  .gradient = gradient,
-                                  .scale_gradient = norm ? scale_gradient.tensor() : Tensor()});
+      if (norm)
+        device->rope_norm_backward_weight({.input = heads.input.tensor(),
+                                           .cosine = turn ? heads.cosine.tensor() : Tensor(),
+                                           .sine = turn ? heads.sine.tensor() : Tensor(),
+                                           .positions = turn ? heads.positions.tensor() : Tensor(),
+                                           .inverse_rms = heads.inverse_rms.tensor(),
+                                           .d_output = gradient,
+                                           .scale_gradient = scale_gradient.tensor()});
+      device->rope_norm_backward_input({.input = norm ? heads.input.tensor() : Tensor(),
+                                        .scale = norm ? heads.scale.tensor() : Tensor(),
+                                        .cosine = turn ? heads.cosine.tensor() : Tensor(),
+                                        .sine = turn ? heads.sine.tensor() : Tensor(),
+                                        .positions = turn ? heads.positions.tensor() : Tensor(),
+                                        .inverse_rms = norm ? heads.inverse_rms.tensor() : Tensor(),
+                                        .d_output = gradient,
+                                        .d_input = gradient});
       for (int64_t c = 0; c < 10; ++c) scale_gradient[c] -= before[c];
       const auto objective = [&] {
         heads.forward(*device, heads.output);

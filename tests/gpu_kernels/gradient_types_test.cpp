@@ -64,8 +64,8 @@ TEST_CASE("the scale of queries and keys has a gradient in bf16 that is rounded 
   const kernels::cuda::RopeNormArgs<bfloat16> args = {
       .tokens = kTokens, .heads = kHeads, .width = kWidth, .scale = scale, .epsilon = 1e-6};
   require_rounded_once(kWidth, stream, [&](auto* gradient) {
-    const DeviceArray<bfloat16> turned(d_output);  // in place
-    kernels::cuda::rope_norm_backward<bfloat16>(args, input, inverse, turned, gradient, workspace, stream);
+    const DeviceArray<bfloat16> d_ready(d_output);
+    kernels::cuda::rope_norm_backward_scale<bfloat16>(args, input, inverse, d_ready, gradient, workspace, stream);
     stream.synchronise();
   });
 }

@@ -95,14 +95,23 @@ TEMPLATE_TEST_CASE("queries and keys are normed and turned as their twins", "[qu
 
       const auto gradient = random_values<T>(problem.rows() * shape.width, 5);
       std::vector<float> expected = widened(gradient), scale_gradient(static_cast<size_t>(shape.width), 0.5F);
-      kernels::cpu::rope_norm_backward(problem.twin(), widened(problem.input).data(), inverse.data(), expected.data(),
-                                       scale_gradient.data());
+      const std::vector<float> x = widened(problem.input);
+      if (norm)
+        kernels::cpu::rope_norm_backward_scale(problem.twin(), x.data(), inverse.data(), expected.data(),
+                                               scale_gradient.data());
+      kernels::cpu::rope_norm_backward_input(problem.twin(), x.data(), inverse.data(), expected.data(),
+                                             expected.data());
       const DeviceArray<T> input(problem.input), gradient_d(gradient);
       const DeviceArray<float> inverse_d(inverse),
           scale_gradient_d(std::vector<float>(static_cast<size_t>(shape.width), 0.5F));
       const DeviceArray<uint8_t> workspace(kernels::cuda::rope_norm_workspace(shape.tokens, shape.heads, shape.width));
-      kernels::cuda::rope_norm_backward<T, float>(problem.args(), input, inverse_d, gradient_d, scale_gradient_d,
-                                                  workspace, stream);
+      if (norm)
+        kernels::cuda::rope_norm_backward_scale<T, float>(problem.args(), input, inverse_d, gradient_d,
+                                                          scale_gradient_d, workspace, stream);
+      const DeviceArray<T> apart(gradient);
+      kernels::cuda::rope_norm_backward_input<T>(problem.args(), input, inverse_d, gradient_d, apart, stream);
+      kernels::cuda::rope_norm_backward_input<T>(problem.args(), input, inverse_d, gradient_d, gradient_d, stream);
+      require_equal(apart.read(stream), widened(gradient_d.read(stream)));
       require_near(gradient_d.read(stream), expected, 2 * kTolerance);
       require_near(scale_gradient_d.read(stream), scale_gradient, 2 * kTolerance);
     }

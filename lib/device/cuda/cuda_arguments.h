@@ -54,6 +54,11 @@ inline kernels::DropoutMask mask_of(const Dropout& dropout, int64_t rows) {
   return dropout_mask<kernels::DropoutMask>(dropout, rows);
 }
 
+template <typename T, typename Backward>
+kernels::NormBackwardArgs<T> norm_backward_args(const Backward& op) {
+  return norm_backward_operands<kernels::NormBackwardArgs<T>, T, float>(op);
+}
+
 template <typename T>
 kernels::RopeNormArgs<T> rope_norm_args(const Tensor& heads, const Tensor& scale, double epsilon, const Tensor& cosine,
                                         const Tensor& sine, const Tensor& positions, const Tensor& inverse_rms) {

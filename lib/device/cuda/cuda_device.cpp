@@ -126,10 +126,20 @@ class CudaDevice : public Device, public WorkQueue {
   }
 
   void add_norm_forward(const AddNormForward& op) override;
-  void add_norm_backward(const AddNormBackward& op) override;
+  void add_norm_backward_input(const AddNormBackwardInput& op) override;
+  void add_norm_backward_weight(const AddNormBackwardWeight& op) override;
   void linear_forward(const LinearForward& op) override;
   void linear_backward_input(const LinearBackwardInput& op) override;
   void linear_backward_weight(const LinearBackwardWeight& op) override;
+
+  void activation_forward(const ActivationForward& op) override {
+    require_rank(op.output, 2, "output");
+    require(op.pre_activation, op.output.shape(), "pre_activation");
+    visit_element_type(op.output.dtype(), [&]<typename T>() {
+      kernels::bias_activation_forward<T>(kind_of(op.activation), op.output.size(0), op.output.size(1), nullptr,
+                                          op.pre_activation.as<T>(), op.output.as<T>(), stream_);
+    });
+  }
 
   void swiglu_forward(const SwigluForward& op) override {
     require(op.gate, op.output.shape(), "gate");
@@ -161,19 +171,28 @@ class CudaDevice : public Device, public WorkQueue {
     });
   }
 
-  void rope_norm_backward(const RopeNormBackward& op) override {
-    require_rank(op.gradient, 3, "gradient");
-    const Shape shape = op.gradient.shape();
-    if (op.scale) {
-      require(op.input, shape, "input");
-      require(op.scale_gradient, {shape[2]}, "scale_gradient");
-    }
-    void* scratch = op.scale ? workspace(kernels::rope_norm_workspace(shape[0], shape[1], shape[2])) : nullptr;
-    visit_with_gradient(op.gradient, op.scale_gradient, [&]<typename T, typename G>() {
-      kernels::rope_norm_backward<T, G>(
-          rope_norm_args<T>(op.gradient, op.scale, 0, op.cosine, op.sine, op.positions, op.inverse_rms),
-          op.input.as<T>(), op.inverse_rms.as<float>(), op.gradient.as<T>(), op.scale_gradient.as<G>(), scratch,
-          stream_);
+  void rope_norm_backward_input(const RopeNormBackwardInput& op) override {
+    require_rank(op.d_output, 3, "d_output");
+    require(op.d_input, op.d_output.shape(), "d_input");
+    if (op.scale) require(op.input, op.d_output.shape(), "input");
+    visit_element_type(op.d_output.dtype(), [&]<typename T>() {
+      kernels::rope_norm_backward_input<T>(
+          rope_norm_args<T>(op.d_output, op.scale, 0, op.cosine, op.sine, op.positions, op.inverse_rms),
+          op.input.as<T>(), op.inverse_rms.as<float>(), op.d_output.as<T>(), op.d_input.as<T>(), stream_);
+    });
+  }
+
+  void rope_norm_backward_weight(const RopeNormBackwardWeight& op) override {
+    require_rank(op.d_output, 3, "d_output");
+    const Shape shape = op.d_output.shape();
+    require(op.input, shape, "input");
+    require(op.inverse_rms, {shape[0], shape[1]}, "inverse_rms");
+    require(op.scale_gradient, {shape[2]}, "scale_gradient");
+    void* scratch = workspace(kernels::rope_norm_workspace(shape[0], shape[1], shape[2]));
+    visit_with_gradient(op.d_output, op.scale_gradient, [&]<typename T, typename G>() {
+      kernels::rope_norm_backward_scale<T, G>(
+          rope_norm_args<T>(op.d_output, {}, 0, op.cosine, op.sine, op.positions, op.inverse_rms), op.input.as<T>(),
+          op.inverse_rms.as<float>(), op.d_output.as<T>(), op.scale_gradient.as<G>(), scratch, stream_);
     });
   }
 
@@ -403,30 +422,27 @@ void CudaDevice::add_norm_forward(const AddNormForward& op) {
   });
 }
 
-void CudaDevice::add_norm_backward(const AddNormBackward& op) {
-  require_rank(op.input, 2, "input");
-  const Shape shape = op.input.shape(), rows = {shape[0]}, width = {shape[1]};
-  require(op.weight, width, "weight");
-  require(op.inverse_deviation, rows, "inverse_deviation");
-  if (op.kind == NormKind::layernorm) require(op.mean, rows, "mean");
-  require(op.d_output, shape, "d_output");
+void CudaDevice::add_norm_backward_input(const AddNormBackwardInput& op) {
+  const Shape shape = norm_backward_shape(op);
+  require(op.weight, {shape[1]}, "weight");
   require(op.d_residual, shape, "d_residual");
+  visit_element_type(op.input.dtype(), [&]<typename T>() {
+    kernels::NormBackwardArgs<T> args = norm_backward_args<T>(op);
+    args.weight = op.weight.as<T>();
+    args.d_input = op.d_residual.as<T>();
+    args.accumulate = true;
+    kernels::norm_backward_input(args, stream_);
+  });
+}
+
+void CudaDevice::add_norm_backward_weight(const AddNormBackwardWeight& op) {
+  const Shape shape = norm_backward_shape(op), width = {shape[1]};
   require(op.weight_gradient, width, "weight_gradient");
   require_if_present(op.bias_gradient, width, "bias_gradient");
   void* scratch = workspace(kernels::norm_backward_workspace(shape[0], shape[1]));
   visit_with_gradient(op.input, op.weight_gradient, [&]<typename T, typename G>() {
-    const kernels::NormBackwardArgs<T> args = {.norm = kind_of(op.kind),
-                                               .rows = shape[0],
-                                               .width = shape[1],
-                                               .input = op.input.as<T>(),
-                                               .weight = op.weight.as<T>(),
-                                               .mean = op.mean.as<float>(),
-                                               .inverse_deviation = op.inverse_deviation.as<float>(),
-                                               .d_output = op.d_output.as<T>(),
-                                               .d_input = op.d_residual.as<T>(),
-                                               .accumulate = true};
-    kernels::norm_backward_parameters(args, op.weight_gradient.as<G>(), op.bias_gradient.as<G>(), scratch, stream_);
-    kernels::norm_backward_input(args, stream_);
+    kernels::norm_backward_parameters(norm_backward_args<T>(op), op.weight_gradient.as<G>(), op.bias_gradient.as<G>(),
+                                      scratch, stream_);
   });
 }
 
