@@ -203,6 +203,19 @@ TEST_CASE("a dump changes neither the run nor its count of bytes", "[quick][trai
     for (const char* key : {"loss", "grad_norm", "comm_bytes"}) REQUIRE(dumped[i].at(key) == plain[i].at(key));
 }
 
+TEST_CASE("every step hands over the same bytes under every ZeRO stage, whatever is evaluated in between",
+          "[quick][trainer][zero]") {
+  for (const int stage : {0, 1, 2, 3}) {
+    const Runs runs;
+    REQUIRE(runs.train({"train.eval_every=2", "mesh.pp=2", fmt::format("parallel.zero.stage={}", stage)}, 4) == 0);
+    std::vector<Json> bytes;
+    for (const Json& line : runs.metrics())
+      if (line.contains("comm_bytes")) bytes.push_back(line.at("comm_bytes"));
+    REQUIRE(bytes.size() == 4);
+    for (const Json& step : bytes) REQUIRE(step == bytes.front());
+  }
+}
+
 TEST_CASE("an exploding run stops with the numeric exit code and readable metrics", "[quick][trainer]") {
   const Runs runs;
   REQUIRE(runs.train({"optimizer.learning_rate=1.0e+30", "train.steps=20"}, 2) == 5);
