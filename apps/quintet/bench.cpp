@@ -1,14 +1,17 @@
 #include <algorithm>
 #include <chrono>
 #include <limits>
+#include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <fmt/core.h>
 #include <CLI/CLI.hpp>
 
 #include "apps/quintet/bench_kernels.h"
+#include "apps/quintet/bench_pipeline.h"
 #include "apps/quintet/commands.h"
 #include "apps/quintet/launch.h"
 #include "apps/quintet/yardsticks.h"
@@ -78,6 +81,8 @@ struct Options {
   std::string gpu_dtype = "bf16";
   bool tiny = false;
   int64_t ranks = 0;
+  std::vector<int64_t> ranks_shown = {2, 4, 8, 16};
+  int64_t chunks = 2;
   int64_t steps = 10;
   double seconds = 0;
   std::vector<int64_t> shape;
@@ -192,33 +197,6 @@ int bench_collectives(const Options& options, comm::Communicator& communicator) 
   return 0;
 }
 
-// How near `seconds` for a step's passes come to what its stages allow: m * slowest + the others, to fill and drain the
-// pipeline (Narayanan et al. 2021, section 2.2). Every rank calls it with its own computing time of one microbatch.
-void show_pipeline(comm::Communicator& communicator, int64_t microbatches, double own_seconds, double seconds) {
-  const Mesh& mesh = communicator.mesh();
-  comm::ProcessGroup& world = communicator.world();
-  std::vector<double> of_ranks(static_cast<size_t>(world.size()));
-  const std::vector<int64_t> counts(of_ranks.size(), 1);
-  world
-      .all_gather(Tensor(&own_seconds, DType::fp64, {1}), counts, Tensor(of_ranks.data(), DType::fp64, {world.size()}),
-                  "stage times")
-      .wait();
-  if (world.rank() != 0 || mesh.size(Axis::pp) == 1) return;
-  double slowest = 0, all = 0;
-  std::string text;
-  for (int64_t stage = 0; stage < mesh.size(Axis::pp); ++stage) {
-    Coordinate coordinate;
-    coordinate[Axis::pp] = stage;
-    const double time = of_ranks[static_cast<size_t>(mesh.rank_of(coordinate))];
-    slowest = std::max(slowest, time);
-    all += time;
-    text += fmt::format("{}{:.2f}", stage == 0 ? "" : " + ", 1e3 * time);
-  }
-  const double bound = static_cast<double>(microbatches - 1) * slowest + all;
-  fmt::print("pipeline: stages of {} ms a microbatch; {} microbatches take {:.1f} ms, at best {:.1f}: {:.1f}%\n", text,
-             microbatches, 1e3 * seconds, 1e3 * bound, 100 * bound / seconds);
-}
-
 double median_of(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   return values[values.size() / 2];
@@ -250,7 +228,8 @@ bool is_over(comm::Communicator& communicator, double spent, double limit) {
 // Seconds of measured steps, each list sorted in no way.
 struct StepTimes {
   std::vector<double> steps, passes;  // whole, and without the update
-  std::vector<double> computed;       // of a microbatch on this rank's stage
+  // What computations took of each step, by kind and stage.
+  std::map<std::pair<pipeline::Action::Kind, int64_t>, std::vector<double>> computed;
 };
 
 // A batch of random tokens.
@@ -287,7 +266,7 @@ StepTimes measure_steps(const config::Config& config, comm::Communicator& commun
     const auto elapsed = [start] {
       return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     };
-    const double computed_before = engine.executor().computed_seconds();
+    const pipeline::Executor::ComputedSeconds computed_before = engine.executor().computed_seconds();
     const pipeline::Gradients gradients = engine.forward_backward(
         [&](int64_t microbatch, data::Batch& batch) { fill_with_random(config, engine, microbatch, batch); });
     const double passed = elapsed();
@@ -298,8 +277,8 @@ StepTimes measure_steps(const config::Config& config, comm::Communicator& commun
     if (step == 0) continue;
     times.steps.push_back(took);
     times.passes.push_back(passed);
-    times.computed.push_back((engine.executor().computed_seconds() - computed_before) /
-                             static_cast<double>(engine.microbatches()));
+    for (const auto& [computation, total] : engine.executor().computed_seconds())
+      times.computed[computation].push_back(total - computed_before.at(computation));
   }
   return times;
 }
@@ -311,7 +290,9 @@ int bench_step(const Options& options, comm::Communicator& communicator) {
   const double peak = peak_of_gpus(config, communicator, *device);
   pipeline::Engine engine(config, communicator, *device, std::numeric_limits<int64_t>::max());
   const StepTimes times = measure_steps(config, communicator, engine, options.steps, options.seconds);
-  show_pipeline(communicator, engine.microbatches(), median_of(times.computed), median_of(times.passes));
+  pipeline::Executor::ComputedSeconds computed;
+  for (const auto& [computation, of_steps] : times.computed) computed[computation] = median_of(of_steps);
+  show_pipeline(communicator, config, engine.microbatches(), computed, median_of(times.passes));
   if (communicator.placement().rank != 0) return 0;
   const auto [fastest, slowest] = std::minmax_element(times.steps.begin(), times.steps.end());
   const double median = median_of(times.steps);
@@ -386,6 +367,12 @@ void add_bench(CLI::App& app, Run& run, int* argc, char*** argv) {
   kernels->callback([options, &run] {
     run = [options] { return bench_kernels(options->gpu_dtype == "bf16" ? DType::bf16 : DType::fp32, options->tiny); };
   });
+
+  CLI::App* lists = bench->add_subcommand("pipeline", "Idle time and memory of the pipeline schedules, by their lists");
+  lists->add_option("--ranks", options->ranks_shown, "Pipeline ranks")->delimiter(',')->check(CLI::Range(1, 256));
+  lists->add_option("--chunks", options->chunks, "Stages a rank under interleaved")->check(CLI::Range(1, 64));
+  lists->callback(
+      [options, &run] { run = [options] { return bench_pipeline(options->ranks_shown, options->chunks); }; });
 
   const auto add_rank_bench = [&](const char* name, const char* help,
                                   int (*measure)(const Options&, comm::Communicator&)) {

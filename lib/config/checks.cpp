@@ -215,20 +215,26 @@ void check_pipeline(Review& review) {
   const Config& config = review.config;
   const Pipeline& pipeline = config.parallel.pipeline;
   const int64_t pp = config.mesh.pp, layers = config.model.layers;
-  if (review.sound({"parallel.pipeline.virtual_stages", "parallel.pipeline.schedule"}) && pipeline.virtual_stages > 1 &&
-      pipeline.schedule != PipelineSchedule::interleaved) {
+  if (!review.sound({"parallel.pipeline.virtual_stages", "parallel.pipeline.schedule"})) return;
+  const int64_t chunks = pipeline.stages_per_rank();
+  if (pipeline.schedule == PipelineSchedule::zero_bubble_v) {
+    if (pipeline.virtual_stages > 2)
+      review.problem({"parallel.pipeline.virtual_stages"},
+                     "{} under parallel.pipeline.schedule zero_bubble_v, which has 2; choose 2, or leave it out",
+                     pipeline.virtual_stages);
+  } else if (pipeline.virtual_stages > 1 && pipeline.schedule != PipelineSchedule::interleaved) {
     review.problem({"parallel.pipeline.virtual_stages"},
                    "{} needs parallel.pipeline.schedule interleaved; choose 1, or that schedule",
                    pipeline.virtual_stages);
   }
-  if (!review.sound({"mesh.pp", "model.layers", "parallel.pipeline.virtual_stages"})) return;
-  const int64_t stages = product({pp, pipeline.virtual_stages});
+  if (!review.sound({"mesh.pp", "model.layers"})) return;
+  const int64_t stages = product({pp, chunks});
   if (layers < stages) {
     review.problem(
         {"mesh.pp", "parallel.pipeline.virtual_stages", "model.layers"},
         "{} * parallel.pipeline.virtual_stages ({}) = {} stages need as many layers, but model.layers is {}; "
         "choose {}",
-        pp, pipeline.virtual_stages, stages, layers, up_to(layers / pipeline.virtual_stages));
+        pp, chunks, stages, layers, up_to(layers / chunks));
   }
   if (!pipeline.layers_per_stage || !review.sound({"parallel.pipeline.layers_per_stage"})) return;
   const std::vector<int64_t>& split = *pipeline.layers_per_stage;
@@ -236,7 +242,7 @@ void check_pipeline(Review& review) {
     review.problem(
         {"parallel.pipeline.layers_per_stage"},
         "it has {} for mesh.pp * parallel.pipeline.virtual_stages ({} * {} = {}) stages; give one entry a stage",
-        split.size(), pp, pipeline.virtual_stages, stages);
+        split.size(), pp, chunks, stages);
   }
   int64_t sum = 0;
   for (const int64_t entry : split) {

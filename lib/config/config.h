@@ -21,7 +21,7 @@ enum class Position { learned, rope, none };
 enum class RopeScalingKind { llama3 };
 enum class Routing { learned, round_robin };
 enum class MoeBalance { aux_loss, bias, none };
-enum class PipelineSchedule { gpipe, one_f_one_b, interleaved, zero_bubble };
+enum class PipelineSchedule { gpipe, one_f_one_b, interleaved, zero_bubble, zero_bubble_v };
 enum class ContextMethod { ring, all_gather, ulysses };
 enum class ContextBalance { zigzag, none };
 enum class Recompute { none, selective, full };
@@ -104,6 +104,9 @@ struct Pipeline {
   PipelineSchedule schedule{};
   int64_t virtual_stages = 1;
   std::optional<std::vector<int64_t>> layers_per_stage;  // none = as even as can be
+
+  // zero_bubble_v always has two.
+  int64_t stages_per_rank() const { return schedule == PipelineSchedule::zero_bubble_v ? 2 : virtual_stages; }
   bool operator==(const Pipeline&) const = default;
 };
 
@@ -228,6 +231,11 @@ struct Config {
   Checkpoint checkpoint;
   Logging logging;
   Fault fault;
+
+  // Whether the first and the last pipeline stage lie on different ranks.
+  bool pipeline_ends_apart() const {
+    return mesh.pp > 1 && parallel.pipeline.schedule != PipelineSchedule::zero_bubble_v;
+  }
   bool operator==(const Config&) const = default;
 };
 

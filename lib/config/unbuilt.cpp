@@ -15,12 +15,6 @@ struct Unbuilt {
 };
 
 constexpr std::array kUnbuilt = {
-    Unbuilt{"parallel.pipeline.schedule",
-            [](const Config& c) {
-              return c.parallel.pipeline.schedule == PipelineSchedule::interleaved ||
-                     c.parallel.pipeline.schedule == PipelineSchedule::zero_bubble;
-            },
-            "gpipe or 1f1b"},
     Unbuilt{"parallel.recompute", [](const Config& c) { return c.parallel.recompute != Recompute::none; }, "none"},
     Unbuilt{"train.max_seconds", [](const Config& c) { return c.train.max_seconds > 0; }, "0"},
     Unbuilt{"data.format",

@@ -18,9 +18,10 @@ parallel::ParameterSpec vocabulary_matrix(const std::string& name, const config:
           .init = matrix_init(config)};
 }
 
-parallel::ParameterSpec embedding_table(const config::Model& config, const Mesh& mesh) {
-  parallel::ParameterSpec spec = vocabulary_matrix("embedding.weight", config, mesh);
-  if (config.tie_embeddings && mesh.size(Axis::pp) > 1) spec.along[Axis::pp] = parallel::Placement::end_parts();
+parallel::ParameterSpec embedding_table(const config::Config& config, const Mesh& mesh) {
+  parallel::ParameterSpec spec = vocabulary_matrix("embedding.weight", config.model, mesh);
+  if (config.model.tie_embeddings && config.pipeline_ends_apart())
+    spec.along[Axis::pp] = parallel::Placement::end_parts();
   return spec;
 }
 
@@ -29,13 +30,14 @@ VocabularyShard shard_of(const parallel::Parameter& matrix, int64_t tensor_rank)
   return {.start = start, .rows = rows, .valid = std::clamp<int64_t>(matrix.spec().shape[0] - start, 0, rows)};
 }
 
-Embedding::Embedding(parallel::ParameterStore& store, const config::Model& config)
+Embedding::Embedding(parallel::ParameterStore& store, const config::Config& config)
     : unit_(store.begin_unit("embedding")) {
   table_ = &store.add(embedding_table(config, store.mesh()));
-  if (config.position == config::Position::learned)
+  const config::Model& model = config.model;
+  if (model.position == config::Position::learned)
     positions_ = &store.add({.name = "position_embedding.weight",
-                             .shape = {config.seq_length, config.hidden_size},
-                             .init = matrix_init(config)});
+                             .shape = {model.seq_length, model.hidden_size},
+                             .init = matrix_init(model)});
   store.end_unit();
 }
 

@@ -9,8 +9,8 @@ namespace quintet::model {
 
 // A [V, H] matrix whose rows are tokens: the embedding table and the head's projection.
 parallel::ParameterSpec vocabulary_matrix(const std::string& name, const config::Model& config, const Mesh& mesh);
-// The embedding table; where embeddings are tied and a pipeline has several stages, the first and the last hold it.
-parallel::ParameterSpec embedding_table(const config::Model& config, const Mesh& mesh);
+// The embedding table; where embeddings are tied and the pipeline's ends lie on different ranks, both hold it.
+parallel::ParameterSpec embedding_table(const config::Config& config, const Mesh& mesh);
 
 // The entries of the vocabulary that a tensor rank's rows of `matrix` stand for; the rest of its rows are padding.
 struct VocabularyShard {
@@ -20,7 +20,7 @@ VocabularyShard shard_of(const parallel::Parameter& matrix, int64_t tensor_rank)
 
 class Embedding {
  public:
-  Embedding(parallel::ParameterStore& store, const config::Model& config);
+  Embedding(parallel::ParameterStore& store, const config::Config& config);
 
   // [T', H], kept.
   Tensor forward(Pass& pass) const;

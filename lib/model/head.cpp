@@ -14,7 +14,7 @@ Head::Head(parallel::ParameterStore& store, const config::Config& config, const 
       norm_(store, "final_norm", config),
       weight_(tied != nullptr ? &tied->table() : nullptr) {
   if (weight_ == nullptr)
-    weight_ = &store.add(config.model.tie_embeddings ? embedding_table(config.model, store.mesh())
+    weight_ = &store.add(config.model.tie_embeddings ? embedding_table(config, store.mesh())
                                                      : vocabulary_matrix("output.weight", config.model, store.mesh()));
   if (tied != nullptr) store.lend(tied->unit());
   store.end_unit();

@@ -17,13 +17,13 @@ void settle(Pass& pass, Stream& stream, Tensor output) {
 }  // namespace
 
 Stage::Stage(parallel::ParameterStore& store, const config::Config& config, const RopeTable& rope,
-             const StagePart& part)
+             const StagePart& part, const Embedding* earlier)
     : part_(part) {
-  if (part.is_first) embedding_.emplace(store, config.model);
+  if (part.is_first) embedding_.emplace(store, config);
   for (int64_t layer = part.first_layer; layer < part.first_layer + part.layers; ++layer)
     blocks_.emplace_back(store, layer, config, rope);
-  const bool holds_table = config.model.tie_embeddings && part.is_first;
-  if (part.is_last) head_.emplace(store, config, holds_table ? &*embedding_ : nullptr);
+  const Embedding* table = part.is_first ? embedding() : earlier;
+  if (part.is_last) head_.emplace(store, config, config.model.tie_embeddings ? table : nullptr);
 }
 
 void Stage::balance(device::Device& device, std::span<const int64_t> loads) const {

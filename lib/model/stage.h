@@ -34,8 +34,10 @@ struct Counts {
 
 class Stage {
  public:
-  // Registers the part's parameters in `store`, from the embedding to the head.
-  Stage(parallel::ParameterStore& store, const config::Config& config, const RopeTable& rope, const StagePart& part);
+  // Registers the part's parameters in `store`, from the embedding to the head. `earlier`: the embedding, where another
+  // stage of this rank has it.
+  Stage(parallel::ParameterStore& store, const config::Config& config, const RopeTable& rope, const StagePart& part,
+        const Embedding* earlier = nullptr);
 
   // input: [T', H] of the stage before, kept by the caller until backward; absent on the first stage. output: [T', H]
   // for the next stage; absent on the last. What backward needs and what layers count is kept in `saved`.
@@ -55,6 +57,8 @@ class Stage {
   void balance(device::Device& device, std::span<const int64_t> loads) const;
 
   const StagePart& part() const { return part_; }
+  // Null where it lies elsewhere.
+  const Embedding* embedding() const { return embedding_ ? &*embedding_ : nullptr; }
 
  private:
   void run_backward(Pass& pass, StageSaved& saved, Tensor d_stream) const;

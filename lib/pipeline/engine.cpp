@@ -75,7 +75,8 @@ Engine::Engine(const config::Config& config, comm::Communicator& communicator, d
       model_parameters_(pipeline::model_parameters(config, communicator.mesh())) {
   actions_ = checked_actions(config, microbatches(), pipeline_rank());
   for (const int64_t stage : placement_.stages_of(pipeline_rank()))
-    stages_.emplace_back(store_, config, rope_, part_of_stage(config, stage));
+    stages_.emplace_back(store_, config, rope_, part_of_stage(config, stage),
+                         stages_.empty() ? nullptr : stages_.front().embedding());
   const auto bucket_bytes = static_cast<int64_t>(config.parallel.zero.bucket_mb * 1024 * 1024);
   store_.lay_out(types_, bucket_bytes, /*by_unit=*/config.parallel.zero.stage >= 2);
   check_memory(available_bytes);

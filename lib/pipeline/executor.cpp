@@ -55,9 +55,9 @@ void Executor::run(std::span<const Action> actions, const Execution& execution, 
     communicator_.progress();
     switch (action.kind) {
       case Kind::forward: forward(action, execution, counts); break;
-      case Kind::backward: backward(action, execution, counts); break;
-      case Kind::backward_input:
-      case Kind::backward_weight: QUINTET_CHECK(false, "no stage has a {} yet", to_string(action)); break;
+      case Kind::backward:
+      case Kind::backward_input: backward(action, execution, counts); break;
+      case Kind::backward_weight: backward_weight(action, execution, counts); break;
       case Kind::receive_activation:
       case Kind::receive_gradient: receive(action, execution); break;
       case Kind::send_activation:
@@ -70,6 +70,17 @@ void Executor::run(std::span<const Action> actions, const Execution& execution, 
   }
   sending_.clear();
   QUINTET_CHECK(in_flight_.empty() && activations_.empty() && gradients_.empty(), "the list of actions ends early");
+}
+
+template <typename Compute>
+void Executor::compute(const Action& action, const Execution& execution, const Compute& compute) {
+  InFlight& in_flight = *in_flight_.at(key_of(action));
+  const model::Observer observer = [&](const std::string& name, Tensor tensor) {
+    execution.observer(action, name, tensor);
+  };
+  model::Pass made = pass(in_flight, execution, execution.observer ? &observer : nullptr);
+  const Stopwatch stopwatch(computed_seconds_[{action.kind, action.stage}]);
+  compute(stage(action.stage), made, in_flight);
 }
 
 void Executor::forward(const Action& action, const Execution& execution, model::Counts& counts) {
@@ -85,31 +96,24 @@ void Executor::forward(const Action& action, const Execution& execution, model::
     parcel = take_parcel();
     output = parcel->message;
   }
-  const model::Observer observer = [&](const std::string& name, Tensor tensor) {
-    execution.observer(action, name, tensor);
-  };
-  model::Pass forward = pass(in_flight, execution, execution.observer ? &observer : nullptr);
-  {
-    const Stopwatch stopwatch(computed_seconds_);
-    stage(stage_number).forward(forward, in_flight.input, output, in_flight.saved);
-  }
+  compute(action, execution, [&](const model::Stage& stage, model::Pass& pass, InFlight& under_way) {
+    stage.forward(pass, under_way.input, output, under_way.saved);
+  });
   if (execution.mode == model::Mode::evaluate) close(key_of(action), counts);
 }
 
 void Executor::backward(const Action& action, const Execution& execution, model::Counts& counts) {
   const auto [stage_number, microbatch] = key_of(action);
-  InFlight& in_flight = *in_flight_.at(key_of(action));
   ParcelPointer& gradient = gradients_[key_of(action)];
   if (stage_number == placement_.last_stage()) gradient = take_parcel();
   gradient->transfer.wait();
-  const model::Observer observer = [&](const std::string& name, Tensor tensor) {
-    execution.observer(action, name, tensor);
-  };
-  model::Pass backward = pass(in_flight, execution, execution.observer ? &observer : nullptr);
-  {
-    const Stopwatch stopwatch(computed_seconds_);
-    stage(stage_number).backward(backward, in_flight.saved, gradient->message);
-  }
+  compute(action, execution, [&](const model::Stage& stage, model::Pass& pass, InFlight& under_way) {
+    if (action.kind == Kind::backward) {
+      stage.backward(pass, under_way.saved, gradient->message);
+    } else {
+      stage.backward_input(pass, under_way.saved, gradient->message);
+    }
+  });
   if (stage_number == 0) {
     free_.push_back(std::move(gradient));
     gradients_.erase(key_of(action));
@@ -117,6 +121,13 @@ void Executor::backward(const Action& action, const Execution& execution, model:
     gradients_[{stage_number - 1, microbatch}] = std::move(gradient);
     gradients_.erase(key_of(action));
   }
+  if (action.completes()) close(key_of(action), counts);
+}
+
+void Executor::backward_weight(const Action& action, const Execution& execution, model::Counts& counts) {
+  compute(action, execution, [](const model::Stage& stage, model::Pass& pass, InFlight& under_way) {
+    stage.backward_weight(pass, under_way.saved);
+  });
   close(key_of(action), counts);
 }
 

@@ -47,8 +47,9 @@ class Executor {
   // Adds what the microbatches' passes count, each once. Returns once all that was sent has been taken.
   void run(std::span<const Action> actions, const Execution& execution, model::Counts& counts);
 
-  // Seconds that forwards and backwards have taken since the executor was made.
-  double computed_seconds() const { return computed_seconds_; }
+  // Seconds that computations have taken since the executor was made, by kind and stage.
+  using ComputedSeconds = std::map<std::pair<Action::Kind, int64_t>, double>;
+  const ComputedSeconds& computed_seconds() const { return computed_seconds_; }
   // Who holds which positions.
   const parallel::ContextRegion& context() const { return context_; }
 
@@ -82,11 +83,16 @@ class Executor {
   // The microbatch's passes on the stage are done.
   void close(Key key, model::Counts& counts);
   void forward(const Action& action, const Execution& execution, model::Counts& counts);
+  // The whole backward or its input part.
   void backward(const Action& action, const Execution& execution, model::Counts& counts);
+  void backward_weight(const Action& action, const Execution& execution, model::Counts& counts);
   void receive(const Action& action, const Execution& execution);
   void send(const Action& action);
   // The rank along pp at the other end of a transfer.
   int64_t peer(const Action& transfer) const { return placement_.rank_of(peer_stage(transfer)); }
+  // Calls compute(stage, pass, what is under way) for the action, and notes its time.
+  template <typename Compute>
+  void compute(const Action& action, const Execution& execution, const Compute& compute);
   model::Pass pass(InFlight& in_flight, const Execution& execution, const model::Observer* observer);
   ParcelPointer take_parcel();
 
@@ -108,7 +114,7 @@ class Executor {
   std::map<Key, ParcelPointer> activations_;  // outputs of stages, not yet sent
   std::map<Key, ParcelPointer> gradients_;    // of outputs: made or arriving; then of inputs, not yet sent
   std::vector<ParcelPointer> sending_, free_;
-  double computed_seconds_ = 0;
+  ComputedSeconds computed_seconds_;
 };
 
 }  // namespace quintet::pipeline

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <deque>
 #include <iterator>
 
 #include "lib/pipeline/schedule.h"
@@ -26,16 +27,26 @@ std::vector<ModelParameter> model_parameters(const config::Config& config, const
   const Mesh without_ep(sizes, mesh.order());
   const model::RopeTable no_table;
   const StagePlacement placement = placement_of(config);
+  // One on each rank.
+  std::deque<parallel::ParameterStore> stores;
+  std::vector<std::deque<model::Stage>> stages(static_cast<size_t>(placement.ranks));
+  for (int64_t rank = 0; rank < placement.ranks; ++rank) {
+    Coordinate coordinate;
+    coordinate[Axis::pp] = rank;
+    stores.emplace_back(without_ep, coordinate);
+  }
   std::vector<ModelParameter> all;
   for (int64_t stage = 0; stage < placement.stages(); ++stage) {
     const int64_t rank = placement.rank_of(stage);
-    Coordinate coordinate;
-    coordinate[Axis::pp] = rank;
-    parallel::ParameterStore store(without_ep, coordinate);
-    const model::Stage declared(store, config, no_table, part_of_stage(config, stage));
-    for (const parallel::Parameter& parameter : store.parameters())
-      if (parallel::is_first_holder(parameter.spec(), without_ep, coordinate))
-        all.push_back({parameter.spec(), stage, rank});
+    parallel::ParameterStore& store = stores[static_cast<size_t>(rank)];
+    std::deque<model::Stage>& declared = stages[static_cast<size_t>(rank)];
+    const size_t before = store.parameters().size();
+    declared.emplace_back(store, config, no_table, part_of_stage(config, stage),
+                          declared.empty() ? nullptr : declared.front().embedding());
+    for (size_t i = before; i < store.parameters().size(); ++i) {
+      const parallel::ParameterSpec& spec = store.parameters()[i].spec();
+      if (parallel::is_first_holder(spec, without_ep, store.coordinate())) all.push_back({spec, stage, rank});
+    }
   }
   return all;
 }

@@ -40,6 +40,13 @@ class ThreadsAndMpi(CommandLineTest):
     def test_a_mesh_of_three_axes(self):
         self.check_equal(8, 1, "mesh.tp=2", "mesh.pp=2", "model.dropout=0.1")
 
+    def test_several_stages_a_rank(self):
+        self.check_equal(2, 1, "mesh.pp=2", "parallel.pipeline.schedule=interleaved",
+                         "parallel.pipeline.virtual_stages=2", "model.layers=4")
+
+    def test_backwards_in_parts(self):
+        self.check_equal(4, 1, "mesh.pp=2", "parallel.pipeline.schedule=zero_bubble_v", "model.layers=4")
+
     def test_a_ring_of_context_ranks(self):
         self.check_equal(4, 1, "mesh.cp=4")
 

@@ -131,6 +131,20 @@ TEST_CASE("pipeline stages need layers", "[quick][config][B16]") {
   require_problem({"parallel.pipeline.virtual_stages=2"},
                   "command line: parallel.pipeline.virtual_stages=2: 2 needs parallel.pipeline.schedule interleaved; "
                   "choose 1, or that schedule");
+  require_problem({"parallel.pipeline.virtual_stages=2", "parallel.pipeline.schedule=zero_bubble"},
+                  "command line: parallel.pipeline.virtual_stages=2: 2 needs parallel.pipeline.schedule interleaved; "
+                  "choose 1, or that schedule");
+  require_problem({"parallel.pipeline.virtual_stages=3", "parallel.pipeline.schedule=zero_bubble_v"},
+                  "command line: parallel.pipeline.virtual_stages=3: 3 under parallel.pipeline.schedule zero_bubble_v, "
+                  "which has 2; choose 2, or leave it out");
+  require_problem(
+      {"mesh.pp=4", "parallel.pipeline.schedule=zero_bubble_v"},
+      "command line: mesh.pp=4: 4 * parallel.pipeline.virtual_stages (2) = 8 stages need as many layers, but "
+      "model.layers is 4; choose 1 to 2");
+  require_no_rule_broken({"mesh.pp=2", "parallel.pipeline.schedule=zero_bubble_v"});
+  require_no_rule_broken(
+      {"mesh.pp=2", "parallel.pipeline.schedule=zero_bubble_v", "parallel.pipeline.virtual_stages=2"});
+  require_no_rule_broken({"mesh.pp=2", "parallel.pipeline.schedule=interleaved"});  // of one stage a rank
   require_no_rule_broken({"model.layers=6", "mesh.pp=4"});  // an uneven split that drops no layer
 }
 

@@ -10,8 +10,6 @@ void require_unbuilt(const std::string& key, const std::string& value, const std
 }
 
 TEST_CASE("what is not built yet is refused by name", "[quick][config][unbuilt]") {
-  require_unbuilt("parallel.pipeline.schedule", "interleaved", "gpipe or 1f1b");
-  require_unbuilt("parallel.pipeline.schedule", "zero_bubble", "gpipe or 1f1b");
   require_unbuilt("parallel.recompute", "selective", "none");
   require_unbuilt("parallel.recompute", "full", "none");
   require_unbuilt("train.max_seconds", "60.0", "0");

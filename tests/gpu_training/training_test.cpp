@@ -98,6 +98,15 @@ TEST_CASE("pipeline stages that share a GPU train as one CPU rank does", "[quick
   require_equal_to_cpu(with(kGpt2, kFewer), {{.pp = 2}}, {0, 1, 2});
 }
 
+TEST_CASE("schedules of several stages a rank and of backwards in parts train on a GPU as one CPU rank does",
+          "[quick][cuda]") {
+  const Overrides base = with(kGpt2, with(kFewer, {"model.layers=4"}));
+  for (const Overrides& schedule :
+       {Overrides{"parallel.pipeline.schedule=interleaved", "parallel.pipeline.virtual_stages=2"},
+        Overrides{"parallel.pipeline.schedule=zero_bubble"}, Overrides{"parallel.pipeline.schedule=zero_bubble_v"}})
+    require_equal_to_cpu(with(base, schedule), {{.pp = 2}}, {0, 1});
+}
+
 TEST_CASE("data ranks that share a GPU train as one CPU rank does", "[quick][cuda]") {
   require_equal_to_cpu(with(kLlama, kFewer), {{.dp = 2}}, {0, 1, 2});
 }

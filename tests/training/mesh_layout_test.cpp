@@ -36,12 +36,17 @@ const std::vector<std::vector<Overrides>> kFactors = {
     {{"precision.compute=fp64"}, {"precision.compute=fp32", "train.steps=3"}},
     {{"parallel.zero.stage=0"}, {"parallel.zero.stage=1"}, {"parallel.zero.stage=2"}, {"parallel.zero.stage=3"}},
     {{"parallel.sequence_parallel=true"}, {"parallel.sequence_parallel=false"}},
-    {{"parallel.pipeline.schedule=gpipe"}, {"parallel.pipeline.schedule=1f1b"}},
+    {{"parallel.pipeline.schedule=gpipe"},
+     {"parallel.pipeline.schedule=1f1b"},
+     {"parallel.pipeline.schedule=zero_bubble"},
+     {"parallel.pipeline.schedule=interleaved", "parallel.pipeline.virtual_stages=2"},
+     {"parallel.pipeline.schedule=zero_bubble_v"}},
     {{"parallel.zero.overlap=true"}, {"parallel.zero.overlap=false"}},
     {{"train.micro_batch_size=1"}, {"train.micro_batch_size=2"}},
 };
 constexpr size_t kModelFactors = 4;  // the first ones
-constexpr size_t kPrecision = 3;
+constexpr size_t kPrecision = 3, kSchedule = 6;
+constexpr size_t kFirstOfTwoStages = 3;  // schedules from here on have two stages a rank
 
 Sizes sizes_of(const Combination& choice) { return {kSizes[choice[0]], kSizes[choice[1]], kSizes[choice[2]]}; }
 
@@ -61,7 +66,11 @@ std::vector<Combination> covering_layouts(uint64_t seed) {
   for (const std::vector<Overrides>& factor : kFactors) choices.push_back(factor.size());
   std::vector<Combination> possible = all_combinations(choices);
   possible.erase(std::remove_if(possible.begin(), possible.end(),
-                                [](const Combination& choice) { return sizes_of(choice).ranks() > kMostRanks; }),
+                                [](const Combination& choice) {
+                                  const Sizes sizes = sizes_of(choice);
+                                  const bool two_stages = choice[3 + kSchedule] >= kFirstOfTwoStages;
+                                  return sizes.ranks() > kMostRanks || (two_stages && sizes.pp > 2);  // of 4 layers
+                                }),
                  possible.end());
   return pairwise_cover(std::move(possible), seed);
 }
