@@ -143,6 +143,29 @@ TEST_CASE("overlap, bucket sizes, schedules and repeating change no bit under Ze
   }
 }
 
+TEST_CASE("under every schedule ZeRO 2 and 3 give the same bits, and overlap changes none",
+          "[quick][layouts][zero][schedules][bitwise]") {
+  const Sizes sizes = {.dp = 2, .pp = 2};
+  for (const Overrides& schedule :
+       std::vector<Overrides>{{"parallel.pipeline.schedule=zero_bubble"},
+                              {"parallel.pipeline.schedule=interleaved", "parallel.pipeline.virtual_stages=2"},
+                              {"parallel.pipeline.schedule=zero_bubble_v", "parallel.pipeline.virtual_stages=2"}}) {
+    INFO(schedule.front());
+    const Overrides base = with(with(gpt2(), {"precision.compute=fp32", "train.steps=3"}), schedule);
+    const Run run = train(with(base, {zero_stage(3)}), sizes);
+    require_same_bits(train(with(base, {zero_stage(3), "parallel.zero.overlap=false"}), sizes), run);
+    require_same_bits(train(with(base, {zero_stage(2)}), sizes), run);
+  }
+}
+
+TEST_CASE("weight parts gather nothing under ZeRO 3", "[quick][zero][schedules][traffic]") {
+  const auto bytes = [](const char* schedule) {
+    const Overrides overrides = {zero_stage(3), std::string("parallel.pipeline.schedule=") + schedule, "train.steps=2"};
+    return train(with(llama(), overrides), {.dp = 2, .pp = 2}).comm_bytes;
+  };
+  REQUIRE(bytes("zero_bubble") == bytes("1f1b"));
+}
+
 TEST_CASE("a tied embedding on two stages trains at a high rate as on one rank under every ZeRO stage",
           "[quick][layouts][zero]") {
   const Overrides tied = with(gpt2(), {"optimizer.learning_rate=1.0e-2", "train.steps=10"});
