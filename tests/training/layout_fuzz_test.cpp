@@ -84,7 +84,15 @@ Drawn draw_layout(uint64_t seed, uint64_t number) {
     set("model.hidden_size", draws.between(8, 40));
   }
   set("model.ffn_hidden_size", draws.mostly_multiple(sizes.tp, 12));
-  const int64_t layers = draws.once_in(12) ? draws.between(1, 4) : sizes.pp + draws.between(0, 2);
+  const std::string schedule = draws.one_of({"gpipe", "1f1b", "interleaved", "zero_bubble", "zero_bubble_v"});
+  set("parallel.pipeline.schedule", schedule);
+  int64_t stages = sizes.pp * (schedule == "zero_bubble_v" ? 2 : 1);
+  if (schedule == "interleaved" || draws.once_in(20)) {
+    const int64_t virtual_stages = draws.between(1, 3);
+    set("parallel.pipeline.virtual_stages", virtual_stages);
+    stages = sizes.pp * virtual_stages;
+  }
+  const int64_t layers = draws.once_in(12) ? draws.between(1, 4) : stages + draws.between(0, 2);
   set("model.layers", layers);
   const int64_t chunks = sizes.cp > 1 && balance == "zigzag" ? 2 * sizes.cp : sizes.cp;
   set("model.seq_length", draws.mostly_multiple(sizes.tp * chunks, sizes.cp > 1 ? 3 : 6));
@@ -103,7 +111,7 @@ Drawn draw_layout(uint64_t seed, uint64_t number) {
   set("model.tie_embeddings", draws.once_in(2));
   set("model.dropout", draws.one_of({0.0, 0.1}));
   if (draws.once_in(3)) {
-    std::vector<int64_t> split(static_cast<size_t>(draws.once_in(8) ? draws.between(1, 4) : sizes.pp), 1);
+    std::vector<int64_t> split(static_cast<size_t>(draws.once_in(8) ? draws.between(1, 4) : stages), 1);
     for (int64_t left = layers - std::ssize(split); left > 0; --left)
       ++split[static_cast<size_t>(draws.between(0, std::ssize(split) - 1))];
     set("parallel.pipeline.layers_per_stage", fmt::format("[{}]", fmt::join(split, ", ")));
@@ -129,7 +137,6 @@ Drawn draw_layout(uint64_t seed, uint64_t number) {
   set("parallel.zero.overlap", draws.once_in(2));
   set("parallel.zero.bucket_mb", draws.one_of({0.001, 0.01, 1.0}));
   set("parallel.sequence_parallel", draws.once_in(2));
-  set("parallel.pipeline.schedule", draws.one_of({"gpipe", "1f1b"}));
   set("mesh.order", draws.one_of({"[tp, cp, ep, dp, pp]", "[pp, cp, ep, dp, tp]", "[dp, pp, tp, ep, cp]"}));
   set("mesh.dp", sizes.dp);
   set("mesh.tp", sizes.tp);

@@ -239,6 +239,25 @@ TEST_CASE("every ZeRO stage finds the same first tensor that is not finite", "[q
   for (const std::string& end : ends) REQUIRE(end == ends.front());
 }
 
+TEST_CASE("every schedule finds the same first tensor that is not finite", "[quick][trainer][schedules]") {
+  std::vector<std::string> names;
+  for (const std::string schedule :
+       {"1f1b", "gpipe", "interleaved parallel.pipeline.virtual_stages=2", "zero_bubble", "zero_bubble_v"}) {
+    INFO(schedule);
+    const size_t space = schedule.find(' ');
+    std::vector<std::string> overrides = {"optimizer.learning_rate=1.0e+30", "train.steps=20", "mesh.pp=2",
+                                          "parallel.pipeline.schedule=" + schedule.substr(0, space)};
+    if (space != std::string::npos) overrides.push_back(schedule.substr(space + 1));
+    const Runs runs;
+    REQUIRE(runs.train(overrides, 2) == 5);
+    const std::string log = read_whole(runs.path("log.txt"));
+    const size_t found = log.find("the first tensor that is not finite is ");
+    REQUIRE(found != std::string::npos);
+    names.push_back(log.substr(found, log.find(" on ", found) - found));  // which rank has it, the schedule says
+  }
+  for (const std::string& name : names) REQUIRE(name == names.front());
+}
+
 TEST_CASE("a skipped step keeps weights, advances data and rate, and is marked", "[quick][trainer]") {
   for (const int stage : {0, 1, 2, 3}) {
     const Runs runs;
