@@ -49,7 +49,7 @@ double median_seconds(Function&& call, double budget = 0.2) {
 class Bench {
  public:
   Bench(int threads, DType dtype)
-      : device_(device::make_cpu_device(threads)), arena_(*device_, ledger_, "bench"), dtype_(dtype) {}
+      : device_(device::make_cpu_device(threads)), arena_(*device_, ledger_, device::Owner::workspace), dtype_(dtype) {}
 
   device::Device& device() { return *device_; }
   // Weights and activations.
@@ -173,7 +173,7 @@ int bench_collectives(const Options& options, comm::Communicator& communicator) 
     fmt::print("{:>12}   all-reduce reduce-scatter all-gather   milliseconds, {} ranks ({})\n", "bytes", ranks,
                communicator.placement().launch);
   for (const int64_t elements : {1024L, 65536L, 1048576L, 16777216L}) {
-    device::Buffer whole(*device, ledger, "bench", DType::fp32, elements);
+    device::Buffer whole(*device, ledger, device::Owner::workspace, DType::fp32, elements);
     const std::vector<int64_t> counts = group.even_counts(elements);
     int64_t begin = 0;
     for (int64_t i = 0; i < group.rank(); ++i) begin += counts[static_cast<size_t>(i)];

@@ -40,7 +40,7 @@ class KernelBench {
         tiny_(tiny),
         dtype_(dtype),
         device_(device::make_cuda_device(0, 1)),
-        arena_(*device_, ledger_, "bench") {}
+        arena_(*device_, ledger_, device::Owner::workspace) {}
 
   int run() {
     fmt::print("{}, {}\n", device_->description(), name_of(dtype_));

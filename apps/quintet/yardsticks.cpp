@@ -43,7 +43,7 @@ double gpu_seconds(device::Device& device, const std::function<void()>& call) {
 
 double best_product(device::Device& device, DType dtype, int64_t n) {
   device::MemoryLedger ledger;
-  device::Arena arena(device, ledger, "yardstick");
+  device::Arena arena(device, ledger, device::Owner::workspace);
   const auto random = [&](DType type) { return random_operand(device, arena, type, {n, n}); };
   const Tensor x = random(dtype), weight = random(dtype), y = random(dtype), gradient = random(DType::fp32);
   const double forward = gpu_seconds(device, [&] { device.linear_forward({.x = x, .weight = weight, .output = y}); });

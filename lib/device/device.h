@@ -317,9 +317,12 @@ class Device {
   // Bytes that can still be allocated, of all ranks that share it; nothing where memory is the host's.
   virtual std::optional<int64_t> free_bytes() const { return std::nullopt; }
 
-  // Memory, zeroed and 64-byte aligned at least; only arenas and buffers (lib/device/memory.h) call these.
+  // Memory, zeroed and 64-byte aligned at least, or null where there is no more; only arenas and buffers
+  // (lib/device/memory.h) call these.
   virtual void* allocate(int64_t bytes) = 0;
   virtual void release(void* memory, int64_t bytes) = 0;
+  // Bytes that the device has taken for the workspace of its own operations.
+  virtual int64_t workspace_bytes() const { return 0; }
 
   virtual void fill(Tensor tensor, double value) = 0;
   // Copies and casts between any of fp64, fp32, bf16; other types only to themselves. Either side may be host memory:

@@ -1,35 +1,86 @@
 // Who holds how much memory. Buffers live as long as their object; an arena hands out pieces and takes them back all at
-// once or down to a mark. The ledger knows every byte by the name of its owner, for the memory table and the metrics.
+// once or down to a mark. The ledger knows every byte by its owner, for the memory table, the metrics and the report of
+// a rank that has no more.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
-#include <map>
+#include <functional>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "lib/device/device.h"
 
 namespace quintet::device {
 
-// Bytes in use by owner ("weights", "gradients", "optimizer", "activations", "scratch", ...) and their peak; one a
-// rank.
+// What memory is for; README's table of memory says what each holds.
+enum class Owner : uint8_t {
+  weights,
+  gradients,
+  moments,
+  master_weights,
+  gathered_units,  // whole weights of a unit that ZeRO 3 has brought together
+  gradient_units,  // whole gradients of a unit on their way to their owners, under ZeRO 2 and 3
+  activations,
+  expert_buffers,  // rows that travel to experts, and what experts keep of them
+  logits,
+  communication,  // messages between stages, sums over replicas
+  tables,         // of rotary angles
+  workspace,      // within a layer
+};
+inline constexpr std::array kOwners = {Owner::weights,        Owner::gradients,      Owner::moments,
+                                       Owner::master_weights, Owner::gathered_units, Owner::gradient_units,
+                                       Owner::activations,    Owner::expert_buffers, Owner::logits,
+                                       Owner::communication,  Owner::tables,         Owner::workspace};
+// "master_weights".
+std::string_view name_of(Owner owner);
+
+// A number of bytes for each owner.
+struct BytesByOwner {
+  std::array<int64_t, kOwners.size()> values{};
+
+  int64_t& operator[](Owner owner) { return values[static_cast<size_t>(owner)]; }
+  int64_t operator[](Owner owner) const { return values[static_cast<size_t>(owner)]; }
+  bool operator==(const BytesByOwner&) const = default;
+};
+// "weights 4.0 MiB, activations 1.5 MiB"; what holds nothing is left out.
+std::string describe(const BytesByOwner& bytes);
+// "1.5 MiB".
+std::string mebibytes(int64_t bytes);
+
+// One a rank. Bytes in use are those of buffers and of pieces that arenas have handed out; bytes held are what has been
+// taken from the device, the room of arenas for their next pieces included.
 class MemoryLedger {
  public:
-  void add(const std::string& owner, int64_t bytes);  // negative bytes: given back
+  void add(Owner owner, int64_t bytes);  // in use; negative bytes: given back
+  void hold(int64_t bytes);              // taken from the device; negative: released
+
   int64_t bytes() const { return bytes_; }
   int64_t peak_bytes() const { return peak_; }
-  const std::map<std::string, int64_t>& peak_by_owner() const { return peak_by_owner_; }
+  int64_t held_bytes() const { return held_; }
+  int64_t peak_held_bytes() const { return peak_held_; }
+  const BytesByOwner& by_owner() const { return by_owner_; }
+  const BytesByOwner& peak_by_owner() const { return peak_by_owner_; }
+
+  // What a user can do who has too little memory for an owner: "a smaller train.micro_batch_size or ...".
+  void advise(std::function<std::string(Owner)> advice) { advice_ = std::move(advice); }
+  // Throws Error(config): `owner` asked for more than the device can give.
+  [[noreturn]] void out_of_memory(Owner owner, int64_t bytes) const;
 
  private:
-  int64_t bytes_ = 0, peak_ = 0;
-  std::map<std::string, int64_t> by_owner_, peak_by_owner_;
+  int64_t bytes_ = 0, peak_ = 0, held_ = 0, peak_held_ = 0;
+  BytesByOwner by_owner_, peak_by_owner_;
+  std::function<std::string(Owner)> advice_;
 };
 
 // Memory of a fixed size, zeroed.
 class Buffer {
  public:
   Buffer() = default;
-  Buffer(Device& device, MemoryLedger& ledger, std::string owner, DType dtype, int64_t elements);
+  Buffer(Device& device, MemoryLedger& ledger, Owner owner, DType dtype, int64_t elements);
   ~Buffer();
   Buffer(Buffer&& other) noexcept;
   Buffer& operator=(Buffer&& other) noexcept;
@@ -42,42 +93,55 @@ class Buffer {
   void release();
   Device* device_ = nullptr;
   MemoryLedger* ledger_ = nullptr;
-  std::string owner_;
+  Owner owner_ = Owner::workspace;
   Tensor tensor_;
 };
 
-// A bump allocator. It grows by blocks while it learns what a step needs; a reset when empty melts them into one.
-// Contents are not initialised.
+// A bump allocator. While it learns what a step needs it grows by blocks of what is asked for, and a bounded step at
+// most above that; a reset when empty melts them into one of what was needed at once, so that a step that needs no more
+// than an earlier one takes nothing from the device. Contents are not initialised.
 class Arena {
  public:
-  Arena(Device& device, MemoryLedger& ledger, std::string owner);
+  Arena(Device& device, MemoryLedger& ledger, Owner owner);
   ~Arena();
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
-  Tensor allocate(DType dtype, Shape shape);
+  Tensor allocate(DType dtype, Shape shape) { return allocate(dtype, shape, owner_); }
+  // A piece that the ledger books under another owner than the arena's.
+  Tensor allocate(DType dtype, Shape shape, Owner owner);
 
   struct Mark {
     size_t block = 0;
     int64_t offset = 0;
     int64_t used = 0;
+    BytesByOwner used_by_owner;
   };
   Mark mark() const { return position_; }
   // Gives back everything allocated since `mark`.
-  void release_to(Mark mark);
+  void release_to(const Mark& mark);
   void reset() { release_to({}); }
+  // What it will need at once, where that is known from others of its kind: bytes that it takes as one block.
+  void expect(int64_t bytes) { expected_ = std::max(expected_, bytes); }
+  int64_t expected() const { return expected_; }
+  // Has what was allocated since `mark` take `bytes` at least, so that needs that vary do not move the peak.
+  void take_room(const Mark& mark, int64_t bytes, Owner owner);
 
  private:
   struct Block {
     void* memory;
     int64_t bytes;
   };
+  void grow(int64_t bytes, Owner owner);
+  void release_blocks();
+
   Device& device_;
   MemoryLedger& ledger_;
-  std::string owner_;
+  Owner owner_;
   std::vector<Block> blocks_;
   Mark position_;
-  int64_t peak_ = 0;
+  int64_t held_ = 0;      // in blocks
+  int64_t expected_ = 0;  // to be in use at once: the most so far
 };
 
 // Releases what was allocated from an arena during its life.

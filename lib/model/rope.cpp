@@ -37,7 +37,7 @@ RopeTable::RopeTable(device::Device& device, device::MemoryLedger& ledger, const
   if (config.position != config::Position::rope) return;
   const int64_t half = config.head_dim / 2;
   const int64_t elements = config.seq_length * half;
-  buffer_ = device::Buffer(device, ledger, "rope table", dtype, 2 * elements);
+  buffer_ = device::Buffer(device, ledger, device::Owner::tables, dtype, 2 * elements);
   cosine_ = buffer_.slice(0, elements).reshaped({config.seq_length, half});
   sine_ = buffer_.slice(elements, elements).reshaped({config.seq_length, half});
   visit_compute_type(dtype, [&]<typename T>() {

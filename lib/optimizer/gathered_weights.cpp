@@ -9,7 +9,7 @@ GatheredWeights::GatheredWeights(device::Device& device, device::MemoryLedger& l
     : communicator_(communicator),
       store_(store),
       overlap_(overlap),
-      buffers_(device, ledger, "gathered units", store.types().compute, store),
+      buffers_(device, ledger, device::Owner::gathered_units, store.types().compute, store),
       places_(buffers_.places()),
       uses_(store.units().size(), 0),
       place_of_(store.units().size()) {}

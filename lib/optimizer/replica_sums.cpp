@@ -28,7 +28,8 @@ ReplicaSums::ReplicaSums(device::Device& device, device::MemoryLedger& ledger, c
   }
   for (auto& [sharers, share] : shares) {
     if (share.gradients.size() > 1)
-      share.packed = device::Buffer(device, ledger, "replica sums", store.types().gradients, share.elements);
+      share.packed =
+          device::Buffer(device, ledger, device::Owner::communication, store.types().gradients, share.elements);
     shares_.push_back(std::move(share));
   }
 }

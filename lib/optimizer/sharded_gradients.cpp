@@ -15,7 +15,8 @@ class ShardedGradients final : public GradientPolicy {
  public:
   explicit ShardedGradients(const GradientContext& context)
       : context_(context),
-        buffers_(context.device, context.ledger, "gradient units", context.store.types().gradients, context.store),
+        buffers_(context.device, context.ledger, device::Owner::gradient_units, context.store.types().gradients,
+                 context.store),
         places_(buffers_.places()),
         place_of_(context.store.units().size()) {}
 

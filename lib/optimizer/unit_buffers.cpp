@@ -5,7 +5,7 @@
 
 namespace quintet::optimizer {
 
-UnitBuffers::UnitBuffers(device::Device& device, device::MemoryLedger& ledger, const std::string& owner, DType dtype,
+UnitBuffers::UnitBuffers(device::Device& device, device::MemoryLedger& ledger, device::Owner owner, DType dtype,
                          const parallel::ParameterStore& store) {
   struct Kind {
     int64_t elements = 0;

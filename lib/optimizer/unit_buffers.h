@@ -15,7 +15,7 @@ namespace quintet::optimizer {
 
 class UnitBuffers {
  public:
-  UnitBuffers(device::Device& device, device::MemoryLedger& ledger, const std::string& owner, DType dtype,
+  UnitBuffers(device::Device& device, device::MemoryLedger& ledger, device::Owner owner, DType dtype,
               const parallel::ParameterStore& store);
 
   size_t places() const { return memory_.size(); }

@@ -23,12 +23,12 @@ ZeroOptimizer::ZeroOptimizer(device::Device& device, device::MemoryLedger& ledge
   const ZeroExtents extents = extents_of(zero.stage);
   store.allocate(device, ledger, extents.weights, extents.gradients);
   const device::ElementTypes& types = store.types();
-  const auto state = [&](const char* owner) {
+  const auto state = [&](device::Owner owner) {
     return parallel::FlatBuffer(device, ledger, owner, types.state, store.buckets(), extents.state);
   };
-  first_moment_ = state("optimizer");
-  second_moment_ = state("optimizer");
-  if (types.has_masters()) master_ = state("master weights");
+  first_moment_ = state(device::Owner::moments);
+  second_moment_ = state(device::Owner::moments);
+  if (types.has_masters()) master_ = state(device::Owner::master_weights);
   const GradientContext context = {
       .device = device, .ledger = ledger, .communicator = communicator, .store = store, .overlap = overlap_};
   gradients_ =
@@ -150,7 +150,7 @@ Tensor ZeroOptimizer::whole(const parallel::Parameter& parameter, Values values,
   }
   const DType dtype = weights ? store_.types().compute : store_.types().gradients;
   if (memory.tensor().dtype() != dtype || memory.tensor().elements() < range.count)
-    memory = device::Buffer(device_, ledger_, "dumps", dtype, range.count);
+    memory = device::Buffer(device_, ledger_, device::Owner::gradients, dtype, range.count);
   const Tensor gathered = memory.slice(0, range.count);
   group.all_gather(own.count > 0 ? values_of(own) : gathered.rows(0, 0), counts, gathered, "a dump").wait();
   return gathered.reshaped(parameter.shape());

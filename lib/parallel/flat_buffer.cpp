@@ -4,7 +4,7 @@
 
 namespace quintet::parallel {
 
-FlatBuffer::FlatBuffer(device::Device& device, device::MemoryLedger& ledger, std::string owner, DType dtype,
+FlatBuffer::FlatBuffer(device::Device& device, device::MemoryLedger& ledger, device::Owner owner, DType dtype,
                        std::span<const Bucket> buckets, Extent extent)
     : extent_(extent) {
   int64_t elements = 0;
@@ -12,7 +12,7 @@ FlatBuffer::FlatBuffer(device::Device& device, device::MemoryLedger& ledger, std
     pieces_.push_back({held(bucket, extent), elements});
     elements += pieces_.back().range.count;
   }
-  memory_ = device::Buffer(device, ledger, std::move(owner), dtype, elements);
+  memory_ = device::Buffer(device, ledger, owner, dtype, elements);
 }
 
 Tensor FlatBuffer::slice(Range range) const {

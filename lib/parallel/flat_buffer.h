@@ -36,7 +36,7 @@ class FlatBuffer {
  public:
   FlatBuffer() = default;
   // Zeroed.
-  FlatBuffer(device::Device& device, device::MemoryLedger& ledger, std::string owner, DType dtype,
+  FlatBuffer(device::Device& device, device::MemoryLedger& ledger, device::Owner owner, DType dtype,
              std::span<const Bucket> buckets, Extent extent);
 
   Extent extent() const { return extent_; }

@@ -78,8 +78,8 @@ void ParameterStore::lay_out(const device::ElementTypes& types, int64_t bucket_b
 }
 
 void ParameterStore::allocate(device::Device& device, device::MemoryLedger& ledger, Extent weights, Extent gradients) {
-  weights_ = FlatBuffer(device, ledger, "weights", types_.compute, buckets_, weights);
-  gradients_ = FlatBuffer(device, ledger, "gradients", types_.gradients, buckets_, gradients);
+  weights_ = FlatBuffer(device, ledger, device::Owner::weights, types_.compute, buckets_, weights);
+  gradients_ = FlatBuffer(device, ledger, device::Owner::gradients, types_.gradients, buckets_, gradients);
   for (const Bucket& bucket : buckets_) {
     if (weights == Extent::whole) bind_weights(bucket, weights_.slice(bucket.all));
     if (gradients == Extent::whole) bind_gradients(bucket, gradients_.slice(bucket.all));
@@ -87,7 +87,7 @@ void ParameterStore::allocate(device::Device& device, device::MemoryLedger& ledg
   int64_t untrained = 0;
   for (const Parameter& parameter : parameters_)
     if (!parameter.spec().trained) untrained += parameter.elements();
-  untrained_ = device::Buffer(device, ledger, "weights", types_.statistics, untrained);
+  untrained_ = device::Buffer(device, ledger, device::Owner::weights, types_.statistics, untrained);
   untrained = 0;
   for (Parameter& parameter : parameters_) {
     if (parameter.spec().trained) continue;

@@ -46,7 +46,7 @@ Executor::Executor(const config::Config& config, comm::Communicator& communicato
       context_(communicator, config.parallel.context, config.model.seq_length),
       message_shape_(
           {tensor_.local_rows(config.train.micro_batch_size * context_.local_positions()), config.model.hidden_size}),
-      scratch_(device, ledger, "scratch") {
+      scratch_(device, ledger, device::Owner::workspace) {
   if (config.model.moe) dispatch_.emplace(communicator, device, tensor_, config.model.moe->experts);
 }
 
@@ -225,7 +225,7 @@ Executor::ParcelPointer Executor::take_parcel() {
   ParcelPointer parcel;
   if (free_.empty()) {
     parcel = std::make_unique<Parcel>();
-    parcel->memory = device::Buffer(device_, ledger_, "pipeline messages", types_.compute, message_shape_.elements());
+    parcel->memory = device::Buffer(device_, ledger_, device::Owner::communication, types_.compute, message_shape_.elements());
     parcel->message = parcel->memory.tensor().reshaped(message_shape_);
   } else {
     parcel = std::move(free_.back());

@@ -73,7 +73,8 @@ class Executor {
     model::StageSaved saved;
     Tensor input;          // from the stage before
     comm::Handle arrival;  // of the input, from another rank
-    InFlight(device::Device& device, device::MemoryLedger& ledger) : arena(device, ledger, "activations") {}
+    InFlight(device::Device& device, device::MemoryLedger& ledger)
+        : arena(device, ledger, device::Owner::activations) {}
   };
 
   const model::Stage& stage(int64_t number) const { return stages_[static_cast<size_t>(placement_.chunk_of(number))]; }

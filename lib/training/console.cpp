@@ -3,7 +3,6 @@
 #include <sched.h>
 
 #include <algorithm>
-#include <array>
 #include <vector>
 
 #include <fmt/ranges.h>
@@ -17,8 +16,6 @@ namespace quintet::training {
 namespace {
 
 constexpr int64_t kPlacesShown = 16;
-
-std::string mebibytes(int64_t bytes) { return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / 1048576.0); }
 
 std::string grouped(int64_t number) {
   std::string digits = std::to_string(number);
@@ -128,29 +125,6 @@ void show_stages(Log& log, const config::Config& config) {
            fmt::join(pipeline::layers_of_stages(config), ", "),
            placement.chunks == 1 ? "" : fmt::format(", {} a rank", placement.chunks),
            config::name_of(config.parallel.pipeline.schedule));
-}
-
-void show_memory(Log& log, comm::Communicator& communicator, const device::MemoryLedger& ledger,
-                 const std::string& when) {
-  std::string owners;
-  for (const auto& [owner, bytes] : ledger.peak_by_owner())
-    owners += fmt::format("{}{} {}", owners.empty() ? "" : ", ", owner, mebibytes(bytes));
-  comm::ProcessGroup& world = communicator.world();
-  // The larger, then the lower rank.
-  std::array<int64_t, 2> fullest = {ledger.peak_bytes(), world.size() - world.rank()};
-  const auto agree = [&](size_t word) {
-    world.all_reduce(Tensor(&fullest[word], DType::i64, {1}), comm::Reduction::max, "the fullest rank").wait();
-  };
-  agree(0);
-  if (fullest[0] != ledger.peak_bytes()) fullest[1] = 0;
-  agree(1);
-  const int64_t rank = world.size() - fullest[1];
-  auto length = static_cast<int64_t>(owners.size());
-  world.broadcast(Tensor(&length, DType::i64, {1}), rank, "length of a memory table").wait();
-  owners.resize(static_cast<size_t>(length));
-  world.broadcast(Tensor(owners.data(), DType::u8, {length}), rank, "memory table").wait();
-  log.info("memory    {}: {} on {}: {}", when, mebibytes(fullest[0]),
-           world.size() == 1 ? "the rank" : communicator.mesh().label_of(rank), owners);
 }
 
 std::string step_line(const StepMetrics& metrics, int64_t steps, double seconds_left) {

@@ -22,6 +22,10 @@ void MetricsFile::write_line(const std::string& line) {
 void MetricsFile::write(const StepMetrics& metrics) {
   Json bytes;
   for (const Axis axis : kAxes) bytes[std::string(name_of(axis))] = metrics.comm_bytes[axis];
+  Json owners;
+  for (const device::Owner owner : device::kOwners)
+    if (metrics.memory.by_owner[owner] != 0)
+      owners[std::string(device::name_of(owner))] = metrics.memory.by_owner[owner];
   Json line = {{"step", metrics.step},
                {"loss", metrics.loss},
                {"grad_norm", metrics.grad_norm},
@@ -31,7 +35,8 @@ void MetricsFile::write(const StepMetrics& metrics) {
                {"tokens_per_second", metrics.tokens_per_second},
                {"tflops_per_rank", metrics.tflops_per_rank},
                {"mfu", metrics.mfu ? Json(*metrics.mfu) : Json(nullptr)},
-               {"memory_peak_bytes", metrics.memory_peak_bytes},
+               {"memory_peak_bytes", metrics.memory.held},
+               {"memory_by_owner", owners},
                {"comm_bytes", bytes},
                {"skipped", metrics.skipped}};
   if (metrics.routing) {

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "lib/mesh/mesh.h"
+#include "lib/training/memory_report.h"
 
 namespace quintet::training {
 
@@ -21,7 +22,7 @@ struct StepMetrics {
   double tokens_per_second = 0;  // of all ranks
   double tflops_per_rank = 0;
   std::optional<double> mfu;  // absent where the device's peak is unknown
-  int64_t memory_peak_bytes = 0;
+  MemoryPeaks memory;         // of the fullest rank
   PerAxis<int64_t> comm_bytes{};
   bool skipped = false;
   // With a mixture of experts.

@@ -1,16 +1,14 @@
 #include "lib/training/trainer.h"
 
 #include <algorithm>
-#include <cctype>
 #include <chrono>
 #include <cmath>
-#include <fstream>
-#include <limits>
 #include <optional>
 
 #include "lib/base/integers.h"
 #include "lib/config/enums.h"
 #include "lib/data/dataset.h"
+#include "lib/device/host_memory.h"
 #include "lib/optimizer/learning_rate.h"
 #include "lib/pipeline/engine.h"
 #include "lib/pipeline/rank_device.h"
@@ -19,6 +17,7 @@
 #include "lib/training/fault_policy.h"
 #include "lib/training/flops.h"
 #include "lib/training/log.h"
+#include "lib/training/memory_report.h"
 #include "lib/training/metrics.h"
 #include "lib/training/run_folder.h"
 #include "lib/training/signals.h"
@@ -28,28 +27,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
-
-// The number that a file of the kernel starts with after `label`; nothing where it says none ("max") or is not there.
-std::optional<int64_t> kernel_number(const char* path, const std::string& label = "") {
-  std::ifstream file(path);
-  for (std::string line; std::getline(file, line);) {
-    if (line.compare(0, label.size(), label) != 0) continue;
-    const size_t digit = line.find_first_not_of(' ', label.size());
-    if (digit == std::string::npos || std::isdigit(static_cast<unsigned char>(line[digit])) == 0) return {};
-    return std::stoll(line.substr(digit));
-  }
-  return {};
-}
-
-// Bytes that this node, or the container that we run in, can still give; no bound where the kernel does not say.
-int64_t available_memory() {
-  int64_t bytes = std::numeric_limits<int64_t>::max();
-  if (const auto kibibytes = kernel_number("/proc/meminfo", "MemAvailable:")) bytes = *kibibytes * 1024;
-  const auto limit = kernel_number("/sys/fs/cgroup/memory.max");
-  const auto used = kernel_number("/sys/fs/cgroup/memory.current");
-  if (limit && used) bytes = std::min(bytes, std::max<int64_t>(0, *limit - *used));
-  return bytes;
-}
 
 std::vector<data::Entry> entries_of(const std::vector<config::DataSource>& sources) {
   std::vector<data::Entry> entries;
@@ -82,7 +59,7 @@ bool contains(const std::vector<int64_t>& steps, int64_t step) {
 // What every step's end tells all ranks: the largest of each over them.
 struct Agreement {
   int64_t signal = 0;
-  int64_t memory_peak_bytes = 0;
+  int64_t memory_grew = 0;  // on any rank since the step before
   PerAxis<int64_t> comm_bytes{};
 };
 
@@ -102,7 +79,8 @@ class Trainer {
         folder_(run_folder(config)),
         device_(pipeline::make_rank_device(config, communicator.placement())),
         data_(open_data(config)) {
-    const int64_t available = pipeline::available_bytes(*device_, communicator.placement(), available_memory());
+    const int64_t available =
+        pipeline::available_bytes(*device_, communicator.placement(), device::available_host_memory());
     communicator.world().barrier();  // all have looked before one takes
     engine_.emplace(config, communicator, *device_, available);
     open_folder();
@@ -123,6 +101,7 @@ class Trainer {
       if (contains(config_.logging.weight_dump_steps, step)) dump_weights(*engine_, config_, folder_, step);
       if (const int code = stop_code(step); code != 0) return code;
     }
+    show_memory_table(*log_, communicator_, memory_peaks(engine_->ledger(), *device_));
     log_->info("done      {} steps in {:.1f} s", config_.train.steps, seconds_since(start));
     return 0;
   }
@@ -150,6 +129,8 @@ class Trainer {
   double flops_per_token_ = 0;
   double trained_seconds_ = 0;  // in steps of this run, without evaluation
   Agreement agreed_;
+  MemoryPeaks memory_;  // of this rank
+  FullestRank fullest_;
 };
 
 void Trainer::open_folder() {
@@ -172,7 +153,7 @@ void Trainer::show_start() {
   show_model(*log_, config_, parameter_elements(engine_->model_parameters()), flops_per_token_);
   show_data(*log_, data_.training, data_.validation);
   show_stages(*log_, config_);
-  show_memory(*log_, communicator_, engine_->ledger(), "before the first step");
+  show_memory(*log_, communicator_, memory_peaks(engine_->ledger(), *device_), "before the first step");
   if (config_.schedule.warmup_steps >= config_.train.steps)
     log_->info("note      schedule.warmup_steps ({}) lasts as long as train.steps ({}): the run is all warm-up",
                config_.schedule.warmup_steps, config_.train.steps);
@@ -209,6 +190,7 @@ void Trainer::train_step(int64_t step) {
   const FaultPolicy::Verdict verdict = policy_->judge(gradients);
   if (verdict == FaultPolicy::Verdict::apply) engine_->update(rate, gradients);
   agreed_ = agree();
+  if (agreed_.memory_grew != 0) fullest_ = fullest_rank(communicator_, memory_);
 
   StepMetrics metrics;
   metrics.step = step;
@@ -222,7 +204,7 @@ void Trainer::train_step(int64_t step) {
   const auto ranks = static_cast<double>(communicator_.mesh().world_size());
   metrics.tflops_per_rank = metrics.tokens_per_second * flops_per_token_ / ranks / 1e12;
   if (config_.device.peak_tflops) metrics.mfu = metrics.tflops_per_rank / *config_.device.peak_tflops;
-  metrics.memory_peak_bytes = agreed_.memory_peak_bytes;
+  metrics.memory = fullest_.peaks;
   metrics.comm_bytes = agreed_.comm_bytes;
   metrics.skipped = verdict != FaultPolicy::Verdict::apply;
   if (config_.model.moe) {
@@ -241,7 +223,7 @@ void Trainer::train_step(int64_t step) {
   if (logged) log_->info("{}", step_line(metrics, train.steps, seconds_left));
   log_->progress(progress_bar(metrics, train.steps, seconds_left));
   log_->debug("step {}: {:.3f} s, handed over {}", step, metrics.step_seconds, bytes_by_axis(counted));
-  if (step == 1) show_memory(*log_, communicator_, engine_->ledger(), "after the first step");
+  if (step == 1) show_memory(*log_, communicator_, memory_, "after the first step");
   if (verdict == FaultPolicy::Verdict::stop) stop_for_non_finite(step, gradients);
 }
 
@@ -257,14 +239,16 @@ void Trainer::stop_for_non_finite(int64_t step, const pipeline::Gradients& gradi
 }
 
 Agreement Trainer::agree() {
-  std::array<int64_t, 2 + kAxisCount> words = {requested_signal(), engine_->ledger().peak_bytes()};
+  const MemoryPeaks memory = memory_peaks(engine_->ledger(), *device_);
+  std::array<int64_t, 2 + kAxisCount> words = {requested_signal(), memory == memory_ ? 0 : 1};
+  memory_ = memory;
   const PerAxis<int64_t>& bytes = communicator_.traffic().bytes;
   std::copy(bytes.values.begin(), bytes.values.end(), words.begin() + 2);
   communicator_.world()
       .all_reduce(Tensor(words.data(), DType::i64, {static_cast<int64_t>(words.size())}), comm::Reduction::max,
                   "what a step tells all ranks")
       .wait();
-  Agreement agreed{.signal = words[0], .memory_peak_bytes = words[1], .comm_bytes = {}};
+  Agreement agreed{.signal = words[0], .memory_grew = words[1], .comm_bytes = {}};
   std::copy(words.begin() + 2, words.end(), agreed.comm_bytes.values.begin());
   return agreed;
 }

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
-#include <map>
 
 using namespace quintet;
 using namespace quintet::device;
@@ -25,16 +24,19 @@ bool is_aligned(const Tensor& tensor) { return reinterpret_cast<uintptr_t>(tenso
 
 TEST_CASE("the ledger knows bytes and peaks by owner and in all", "[quick][memory]") {
   MemoryLedger ledger;
-  ledger.add("weights", 100);
-  ledger.add("activations", 50);
-  ledger.add("activations", -50);
-  ledger.add("activations", 30);
-  ledger.add("gradients", 10);
+  ledger.add(Owner::weights, 100);
+  ledger.add(Owner::activations, 50);
+  ledger.add(Owner::activations, -50);
+  ledger.add(Owner::activations, 30);
+  ledger.add(Owner::gradients, 10);
   CHECK(ledger.bytes() == 140);
   CHECK(ledger.peak_bytes() == 150);
-  CHECK(ledger.peak_by_owner() ==
-        std::map<std::string, int64_t>{{"weights", 100}, {"activations", 50}, {"gradients", 10}});
-  CHECK_THROWS_AS(ledger.add("gradients", -11), CheckFailure);
+  BytesByOwner expected;
+  expected[Owner::weights] = 100;
+  expected[Owner::activations] = 50;
+  expected[Owner::gradients] = 10;
+  CHECK(ledger.peak_by_owner() == expected);
+  CHECK_THROWS_AS(ledger.add(Owner::gradients, -11), CheckFailure);
 }
 
 TEST_CASE("a buffer is zeroed, aligned, counted in cache lines and given back", "[quick][memory]") {
@@ -42,7 +44,7 @@ TEST_CASE("a buffer is zeroed, aligned, counted in cache lines and given back", 
   MemoryLedger ledger;
   for (const int64_t elements : {int64_t{0}, int64_t{1}, int64_t{17}, kMiB / 8, kMiB / 4, kMiB}) {
     for (int round = 0; round < 2; ++round) {
-      Buffer buffer(*device, ledger, "weights", DType::fp64, elements);
+      Buffer buffer(*device, ledger, Owner::weights, DType::fp64, elements);
       CHECK(buffer.tensor());
       CHECK(buffer.tensor().shape() == Shape{elements});
       CHECK(is_aligned(buffer.tensor()));
@@ -58,7 +60,8 @@ TEST_CASE("a buffer is zeroed, aligned, counted in cache lines and given back", 
 TEST_CASE("a moved buffer has one owner", "[quick][memory]") {
   const auto device = make_cpu_device(1);
   MemoryLedger ledger;
-  Buffer first(*device, ledger, "a", DType::fp32, 16), second(*device, ledger, "b", DType::fp32, 32);
+  Buffer first(*device, ledger, Owner::weights, DType::fp32, 16),
+      second(*device, ledger, Owner::gradients, DType::fp32, 32);
   void* const data = first.tensor().data();
   second = std::move(first);
   CHECK(second.tensor().data() == data);
@@ -73,7 +76,7 @@ TEST_CASE("a moved buffer has one owner", "[quick][memory]") {
 TEST_CASE("an arena hands out aligned pieces side by side and takes them back to a mark", "[quick][memory]") {
   const auto device = make_cpu_device(1);
   MemoryLedger ledger;
-  Arena arena(*device, ledger, "activations");
+  Arena arena(*device, ledger, Owner::activations);
   const Tensor first = arena.allocate(DType::fp32, {3, 5});
   const Tensor second = arena.allocate(DType::u8, {1});
   CHECK(is_aligned(first));
@@ -98,7 +101,7 @@ TEST_CASE("an arena grows without moving what it gave out, then melts into one b
   const auto device = make_cpu_device(1);
   MemoryLedger ledger;
   {
-    Arena arena(*device, ledger, "activations");
+    Arena arena(*device, ledger, Owner::activations);
     std::vector<Tensor> pieces;
     for (int i = 0; i < 20; ++i) {
       pieces.push_back(arena.allocate(DType::u8, {kMiB * 3 / 4}));
@@ -123,7 +126,7 @@ TEST_CASE("an arena grows without moving what it gave out, then melts into one b
 TEST_CASE("a mark survives the blocks that came after it", "[quick][memory]") {
   const auto device = make_cpu_device(1);
   MemoryLedger ledger;
-  Arena arena(*device, ledger, "activations");
+  Arena arena(*device, ledger, Owner::activations);
   const Tensor first = arena.allocate(DType::u8, {64});
   std::memset(first.data(), 7, 64);
   for (int step = 0; step < 3; ++step) {
@@ -134,7 +137,7 @@ TEST_CASE("a mark survives the blocks that came after it", "[quick][memory]") {
   CHECK(ledger.bytes() == 64);
   CHECK(first.as<uint8_t>()[63] == 7);
   CHECK(arena.allocate(DType::u8, {64}).as<uint8_t>() == first.as<uint8_t>() + 64);
-  CHECK_THROWS_AS(arena.release_to({.block = 0, .offset = 1024, .used = 1024}), CheckFailure);
+  CHECK_THROWS_AS(arena.release_to({.block = 0, .offset = 1024, .used = 1024, .used_by_owner = {}}), CheckFailure);
 }
 
 TEST_CASE("a CPU device says what it computes on", "[quick][memory]") {

@@ -78,7 +78,7 @@ class Rank {
   Communicator& communicator_;
   std::unique_ptr<device::Device> device_;
   device::MemoryLedger ledger_;
-  device::Arena arena_{*device_, ledger_, "test"};
+  device::Arena arena_{*device_, ledger_, device::Owner::workspace};
   DeviceScope scope_;
 };
 

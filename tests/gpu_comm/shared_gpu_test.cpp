@@ -19,7 +19,7 @@ Values received_after(const std::function<void(Rank&, device::Buffer&, Handle)>&
   const Outcome outcome = run(2, [&](Rank& on) {
     ProcessGroup& world = on.communicator().world();
     if (on.rank() == 0) {
-      device::Buffer buffer(on.device(), on.ledger(), "test", DType::fp32, 100);
+      device::Buffer buffer(on.device(), on.ledger(), device::Owner::workspace, DType::fp32, 100);
       on.device().fill(buffer.tensor(), 2);
       sender(on, buffer, world.send(buffer.tensor(), 1, "a tensor"));
       let_own_streams_run(on);
@@ -138,7 +138,7 @@ TEST_CASE("memory that is given back is handed on only once ranks of a shared GP
           const void* before = buffer.tensor().data();
           buffer = {};
           // Zeroed, and the same piece again.
-          buffer = device::Buffer(on.device(), on.ledger(), "test", DType::fp32, 100);
+          buffer = device::Buffer(on.device(), on.ledger(), device::Owner::workspace, DType::fp32, 100);
           QUINTET_CHECK(buffer.tensor().data() == before);
         }) == Values(100, 2));
 }

@@ -23,7 +23,7 @@ std::vector<float> random_values(int64_t count, uint64_t seed) {
 struct Machine {
   std::unique_ptr<Device> device;
   MemoryLedger ledger;
-  Arena arena{*device, ledger, "test"};
+  Arena arena{*device, ledger, Owner::workspace};
 
   explicit Machine(std::unique_ptr<Device> made) : device(std::move(made)) {}
 
@@ -64,7 +64,7 @@ TEST_CASE("a GPU's memory is zeroed whenever it is allocated, and its own", "[qu
   Machine gpu(make_cuda_device(0, 1));
   WorkQueue& queue = *gpu.device->queue();
   for (int round = 0; round < 2; ++round) {
-    const Buffer buffer(*gpu.device, gpu.ledger, "test", DType::fp32, 1000);
+    const Buffer buffer(*gpu.device, gpu.ledger, Owner::workspace, DType::fp32, 1000);
     REQUIRE(queue.holds(buffer.tensor().data()));
     REQUIRE(queue.holds(static_cast<float*>(buffer.tensor().data()) + 999));
     REQUIRE(gpu.read(buffer.tensor()) == std::vector<float>(1000));

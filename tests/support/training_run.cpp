@@ -148,6 +148,7 @@ void train_rank(const config::Config& config, comm::Communicator& communicator, 
       communicator.world()
           .all_reduce(Tensor(counts->values.data(), DType::i64, {kAxisCount}), comm::Reduction::max, "traffic")
           .wait();
+    seen.held_bytes.push_back(engine.ledger().held_bytes());
     if (!speaks) continue;
     run.losses.push_back(found.loss);
     run.norms.push_back(found.norm);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lib/config/config.h"
+#include "lib/device/memory.h"
 #include "lib/mesh/mesh.h"
 #include "lib/model/routing.h"
 
@@ -17,8 +18,9 @@ using NamedValues = std::map<std::string, std::vector<double>>;
 // What one rank saw.
 struct RankView {
   Coordinate coordinate;
-  std::vector<int64_t> ordinals;                 // of the samples that it read for training, in the order read
-  std::map<std::string, int64_t> peak_by_owner;  // bytes of memory
+  std::vector<int64_t> ordinals;  // of the samples that it read for training, in the order read
+  device::BytesByOwner peak_by_owner;
+  std::vector<int64_t> held_bytes;  // taken from the device, after each step
   // Elements of its parameters that after the last step are not the bits of the model's, padding that is not zero
   // included, and elements of experts that lie on another rank along ep than they should. 0 where all copies of a
   // parameter are the same.

@@ -13,7 +13,7 @@
 namespace quintet::testing {
 namespace {
 
-int64_t activation_peak(const RankView& view) { return view.peak_by_owner.at("activations"); }
+int64_t activation_peak(const RankView& view) { return view.peak_by_owner[device::Owner::activations]; }
 
 // Bytes that the fullest rank keeps for one layer and microbatch.
 double bytes_per_layer(const std::vector<std::string>& overrides, int64_t tensor_ranks) {

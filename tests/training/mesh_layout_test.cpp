@@ -145,7 +145,7 @@ TEST_CASE("each stage holds as many layers as it is told", "[quick][layouts]") {
   const auto weights = [](const char* split, size_t stage) {
     const std::string layers = fmt::format("parallel.pipeline.layers_per_stage=[{}]", split);
     const Run run = train(with(kThin, {"model.layers=4", "train.steps=1", layers}), {.pp = 2});
-    return static_cast<double>(run.ranks[stage].peak_by_owner.at("weights"));
+    return static_cast<double>(run.ranks[stage].peak_by_owner[device::Owner::weights]);
   };
   const double layer = weights("2, 2", 0) - weights("1, 3", 0);
   REQUIRE(layer > 0);

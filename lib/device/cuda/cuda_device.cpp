@@ -63,10 +63,12 @@ class CudaDevice : public Device, public WorkQueue {
 
   void* allocate(int64_t bytes) override {
     void* memory = pool_.take(bytes);
+    if (memory == nullptr) return nullptr;
     require_success(cudaMemsetAsync(memory, 0, static_cast<size_t>(bytes), stream_));
     return memory;
   }
   void release(void* memory, int64_t) override { pool_.give_back(memory); }
+  int64_t workspace_bytes() const override { return workspace_bytes_; }
 
   void fill(Tensor tensor, double value) override {
     if (value == 0) {
@@ -343,8 +345,13 @@ class CudaDevice : public Device, public WorkQueue {
   void* workspace(int64_t bytes) {
     if (bytes > workspace_bytes_) {
       if (workspace_ != nullptr) pool_.give_back(workspace_);
-      workspace_ = nullptr;
+      workspace_bytes_ = 0;
       workspace_ = pool_.take(bytes);
+      if (workspace_ == nullptr)
+        fail(ExitCode::config,
+             "memory: the GPU has no {} MiB for the workspace of an operation; choose fewer ranks on this GPU, a "
+             "smaller train.micro_batch_size or a smaller model",
+             ceil_div(bytes, int64_t{1} << 20));
       workspace_bytes_ = bytes;
     }
     return workspace_;

@@ -39,11 +39,7 @@ void* MemoryPool::take(int64_t bytes) {
   }
   if (status == cudaErrorMemoryAllocation) {
     cudaGetLastError();
-    fail(
-        ExitCode::config,
-        "the GPU gave no {} MiB of memory for one buffer; use fewer ranks on this GPU, a smaller micro_batch_size or a "
-        "smaller model",
-        ceil_div(wanted, int64_t{1} << 20));
+    return nullptr;
   }
   require_success(status);
   blocks_.emplace(address_of(memory), wanted);

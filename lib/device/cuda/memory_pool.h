@@ -16,7 +16,7 @@ class MemoryPool {
   MemoryPool& operator=(const MemoryPool&) = delete;
 
   // `bytes` > 0 bytes of any content, 256-byte aligned. They may have been given back while work that uses them was
-  // queued: use them in the order of the same queue, on others behind a fence of it. An Error if the device has no
+  // queued: use them in the order of the same queue, on others behind a fence of it. Null if the device has no
   // more.
   void* take(int64_t bytes);
   // As given by take().
