@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <chrono>
-#include <limits>
 #include <map>
 #include <memory>
 #include <string>
@@ -288,7 +287,7 @@ int bench_step(const Options& options, comm::Communicator& communicator) {
   communicator.set_mesh(Mesh(config.mesh.sizes(), config.mesh.order));
   const std::unique_ptr<device::Device> device = pipeline::make_rank_device(config, communicator.placement());
   const double peak = peak_of_gpus(config, communicator, *device);
-  pipeline::Engine engine(config, communicator, *device, std::numeric_limits<int64_t>::max());
+  pipeline::Engine engine(config, communicator, *device);
   const StepTimes times = measure_steps(config, communicator, engine, options.steps, options.seconds);
   pipeline::Executor::ComputedSeconds computed;
   for (const auto& [computation, of_steps] : times.computed) computed[computation] = median_of(of_steps);
@@ -326,7 +325,7 @@ int bench_compare(const Options& options, comm::Communicator& communicator) {
   for (int64_t turn = 0; turn < kTurns; ++turn)
     for (size_t i = 0; i < configs.size(); ++i) {
       const auto device = pipeline::make_rank_device(configs[i], communicator.placement());
-      pipeline::Engine engine(configs[i], communicator, *device, std::numeric_limits<int64_t>::max());
+      pipeline::Engine engine(configs[i], communicator, *device);
       const StepTimes times = measure_steps(configs[i], communicator, engine, options.steps, options.seconds);
       seconds[i].push_back(median_of(times.steps));
       ratios[i].push_back(seconds[i].back() / seconds.front().back());

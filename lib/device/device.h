@@ -311,6 +311,8 @@ class Device {
   virtual std::string description() const = 0;
   // Host threads that this rank computes on.
   virtual int threads() const = 0;
+  // False: it has sizes only, neither memory nor arithmetic (lib/device/null_device.h).
+  virtual bool computes() const { return true; }
   // Null: memory is the host's, and an operation has happened when its call returns. Otherwise operations happen in the
   // order of this queue, and calls return before; those that give the host a result wait for it.
   virtual WorkQueue* queue() { return nullptr; }

@@ -150,7 +150,7 @@ Tensor ZeroOptimizer::whole(const parallel::Parameter& parameter, Values values,
   }
   const DType dtype = weights ? store_.types().compute : store_.types().gradients;
   if (memory.tensor().dtype() != dtype || memory.tensor().elements() < range.count)
-    memory = device::Buffer(device_, ledger_, device::Owner::gradients, dtype, range.count);
+    memory = device::Buffer(device_, ledger_, device::Owner::workspace, dtype, range.count);
   const Tensor gathered = memory.slice(0, range.count);
   group.all_gather(own.count > 0 ? values_of(own) : gathered.rows(0, 0), counts, gathered, "a dump").wait();
   return gathered.reshaped(parameter.shape());

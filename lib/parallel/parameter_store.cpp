@@ -113,6 +113,7 @@ void ParameterStore::initialise(device::Device& device, uint64_t seed) {
 }
 
 void ParameterStore::draw(device::Device& device, uint64_t seed, const ParameterSpan& span, Tensor values) const {
+  if (!device.computes()) return;
   using Drawn = float;
   constexpr int64_t kGrain = 4096, kChunk = int64_t{1} << 22;  // elements on the host at a time
   const ParameterSpec& spec = span.parameter->spec();

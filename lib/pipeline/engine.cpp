@@ -10,6 +10,7 @@
 
 #include "lib/base/integers.h"
 #include "lib/optimizer/clipping.h"
+#include "lib/pipeline/memory_bound.h"
 #include "lib/pipeline/rank_device.h"
 #include "lib/pipeline/schedule.h"
 #include "lib/pipeline/schedule_check.h"
@@ -63,7 +64,7 @@ double mean(const ExactSum& sum, int64_t count) { return count == 0 ? 0 : sum.va
 }  // namespace
 
 Engine::Engine(const config::Config& config, comm::Communicator& communicator, device::Device& device,
-               int64_t available_bytes)
+               const std::optional<AvailableMemory>& available)
     : config_(config),
       communicator_(communicator),
       device_(device),
@@ -79,30 +80,11 @@ Engine::Engine(const config::Config& config, comm::Communicator& communicator, d
                          stages_.empty() ? nullptr : stages_.front().embedding());
   const auto bucket_bytes = static_cast<int64_t>(config.parallel.zero.bucket_mb * 1024 * 1024);
   store_.lay_out(types_, bucket_bytes, /*by_unit=*/config.parallel.zero.stage >= 2);
-  check_memory(available_bytes);
+  if (available) require_memory(config, communicator, *available);
+  ledger_.advise([&config](device::Owner owner) { return memory_advice(config, owner); });
   optimizer_.emplace(device, ledger_, communicator, store_, config.optimizer, config.parallel.zero);
   optimizer_->initialise(static_cast<uint64_t>(config.run.seed));
   executor_.emplace(config, communicator, device, ledger_, placement_, stages_, types_);
-}
-
-void Engine::check_memory(int64_t available_bytes) const {
-  constexpr double kMiB = 1024.0 * 1024.0;
-  // Two moments and master weights; activations and whole units come on top.
-  const optimizer::ZeroExtents extents = optimizer::extents_of(config_.parallel.zero.stage);
-  int64_t state = store_.elements(extents.weights) * size_of(types_.compute) +
-                  store_.elements(extents.gradients) * size_of(types_.gradients) +
-                  store_.elements(extents.state) * (types_.has_masters() ? 3 : 2) * size_of(types_.state);
-  communicator_.world()
-      .all_reduce(Tensor(&state, DType::i64, {1}), comm::Reduction::max, "memory of the fullest stage")
-      .wait();
-  const int64_t ranks = communicator_.placement().local_size;
-  if (state <= available_bytes / ranks) return;
-  fail(ExitCode::config,
-       "model: parameters, gradients and optimizer state of {} ranks on node {} need {:.0f} MiB before any activation, "
-       "and {:.0f} MiB are free; choose a smaller model, fewer ranks a node, {}or parallel.zero.stage 3 over more data "
-       "ranks",
-       ranks, communicator_.placement().node, static_cast<double>(state) / kMiB * static_cast<double>(ranks),
-       static_cast<double>(available_bytes) / kMiB, config_.model.moe ? "a larger mesh.ep for the experts, " : "");
 }
 
 int64_t Engine::data_rank() const { return communicator_.group(kBatchAxes, std::nullopt).rank(); }

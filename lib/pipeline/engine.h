@@ -21,6 +21,7 @@
 #include "lib/parallel/parameter_store.h"
 #include "lib/pipeline/executor.h"
 #include "lib/pipeline/model_parameters.h"
+#include "lib/pipeline/rank_device.h"
 
 namespace quintet::pipeline {
 
@@ -38,9 +39,10 @@ struct Gradients {
 class Engine {
  public:
   // Takes the memory for parameters, gradients and optimizer state, and draws the initial weights. Throws Error(config)
-  // when the ranks of this node together need more than it has (`available_bytes`).
+  // when the ranks that share a memory need more in the first step than is available;
+  // without `available` nobody asks. On a null device nothing is drawn.
   Engine(const config::Config& config, comm::Communicator& communicator, device::Device& device,
-         int64_t available_bytes);
+         const std::optional<AvailableMemory>& available = {});
 
   device::MemoryLedger& ledger() { return ledger_; }
   parallel::ParameterStore& parameters() { return store_; }
@@ -73,7 +75,6 @@ class Engine {
 
  private:
   int64_t pipeline_rank() const { return store_.coordinate()[Axis::pp]; }
-  void check_memory(int64_t available_bytes) const;
   // Forward and backward of the microbatches in batches_.
   model::Counts run_microbatches(const ActionObserver& observer);
 

@@ -225,7 +225,8 @@ Executor::ParcelPointer Executor::take_parcel() {
   ParcelPointer parcel;
   if (free_.empty()) {
     parcel = std::make_unique<Parcel>();
-    parcel->memory = device::Buffer(device_, ledger_, device::Owner::communication, types_.compute, message_shape_.elements());
+    parcel->memory =
+        device::Buffer(device_, ledger_, device::Owner::communication, types_.compute, message_shape_.elements());
     parcel->message = parcel->memory.tensor().reshaped(message_shape_);
   } else {
     parcel = std::move(free_.back());

@@ -3,7 +3,9 @@
 #include <algorithm>
 
 #include "lib/base/integers.h"
+#include "lib/comm/null_world.h"
 #include "lib/device/cuda/cuda_device.h"
+#include "lib/device/host_memory.h"
 
 namespace quintet::pipeline {
 
@@ -29,6 +31,7 @@ std::unique_ptr<device::Device> make_rank_device(const config::Config& config, c
 std::unique_ptr<comm::DeviceGroups> make_rank_groups(comm::Communicator& communicator, device::Device& device) {
   const comm::Placement& placement = communicator.placement();
   if (placement.world_size == 1) return nullptr;
+  if (!device.computes()) return comm::make_null_groups();
   int64_t keeps_off = device.queue() == nullptr || placement.local_size > device::cuda_devices() ? 1 : 0;
   communicator.world()
       .all_reduce(Tensor(&keeps_off, DType::i64, {1}), comm::Reduction::max, "whether ranks share a GPU")
@@ -40,11 +43,10 @@ std::unique_ptr<comm::DeviceGroups> make_rank_groups(comm::Communicator& communi
   return groups;
 }
 
-int64_t available_bytes(const device::Device& device, const comm::Placement& placement, int64_t host_bytes) {
+AvailableMemory available_memory(const device::Device& device, const comm::Placement& placement) {
   const std::optional<int64_t> free = device.free_bytes();
-  if (!free) return host_bytes;
-  const int64_t gpus = std::max(1, device::cuda_devices());
-  return *free / ceil_div(placement.local_size, gpus) * placement.local_size;
+  if (!free) return {.gpu = std::nullopt, .bytes = device::available_host_memory()};
+  return {.gpu = placement.local_rank % std::max(1, device::cuda_devices()), .bytes = *free};
 }
 
 }  // namespace quintet::pipeline

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <memory>
+#include <optional>
 
 #include "lib/comm/communicator.h"
 #include "lib/config/config.h"
@@ -22,8 +24,12 @@ std::unique_ptr<device::Device> make_rank_device(const config::Config& config, c
 // do not reach each other's memory.
 std::unique_ptr<comm::DeviceGroups> make_rank_groups(comm::Communicator& communicator, device::Device& device);
 
-// Bytes that all ranks of this node together can take where the fullest of their devices has as much as this one;
-// `host_bytes` where memory is the host's.
-int64_t available_bytes(const device::Device& device, const comm::Placement& placement, int64_t host_bytes);
+// What can still be taken from the memory that a rank computes in, by all ranks that share it: a GPU of its node, or
+// the host's.
+struct AvailableMemory {
+  std::optional<int64_t> gpu;  // its number on the node
+  int64_t bytes = std::numeric_limits<int64_t>::max();
+};
+AvailableMemory available_memory(const device::Device& device, const comm::Placement& placement);
 
 }  // namespace quintet::pipeline

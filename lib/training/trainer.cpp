@@ -8,7 +8,6 @@
 #include "lib/base/integers.h"
 #include "lib/config/enums.h"
 #include "lib/data/dataset.h"
-#include "lib/device/host_memory.h"
 #include "lib/optimizer/learning_rate.h"
 #include "lib/pipeline/engine.h"
 #include "lib/pipeline/rank_device.h"
@@ -79,8 +78,7 @@ class Trainer {
         folder_(run_folder(config)),
         device_(pipeline::make_rank_device(config, communicator.placement())),
         data_(open_data(config)) {
-    const int64_t available =
-        pipeline::available_bytes(*device_, communicator.placement(), device::available_host_memory());
+    const pipeline::AvailableMemory available = pipeline::available_memory(*device_, communicator.placement());
     communicator.world().barrier();  // all have looked before one takes
     engine_.emplace(config, communicator, *device_, available);
     open_folder();

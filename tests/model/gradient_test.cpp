@@ -1,7 +1,6 @@
 // The hand-written backward of every layer against finite differences of the objective, in fp64, for each family of
 // shapes.
 #include <cmath>
-#include <limits>
 #include <string>
 #include <vector>
 
@@ -22,7 +21,7 @@ void require_gradients_of_differences(const std::vector<std::string>& shape) {
   const auto check = [&](comm::Communicator& communicator) {
     communicator.set_mesh(Mesh(config.mesh.sizes(), config.mesh.order));
     const auto device = device::make_cpu_device(1);
-    pipeline::Engine engine(config, communicator, *device, std::numeric_limits<int64_t>::max());
+    pipeline::Engine engine(config, communicator, *device);
     const auto load = [&](int64_t microbatch, data::Batch& batch) {
       batch.size = 1;
       batch.sequence_length = 6;

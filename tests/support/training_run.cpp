@@ -105,7 +105,7 @@ void train_rank(const config::Config& config, comm::Communicator& communicator, 
   communicator.set_mesh(Mesh(config.mesh.sizes(), config.mesh.order));
   communicator.set_watchdog(120);
   const auto device = pipeline::make_rank_device(config, communicator.placement());
-  pipeline::Engine engine(config, communicator, *device, std::numeric_limits<int64_t>::max());
+  pipeline::Engine engine(config, communicator, *device);
 
   data::DatasetOptions options;
   for (const config::DataSource& source : config.data.train) options.entries.push_back({source.path, source.weight});
@@ -161,6 +161,7 @@ void train_rank(const config::Config& config, comm::Communicator& communicator, 
     run.comm_bytes.push_back(traffic.bytes);
     run.operations.push_back(traffic.operations);
   }
+  seen.peak_bytes = engine.ledger().peak_bytes();
   seen.peak_by_owner = engine.ledger().peak_by_owner();
   const int64_t samples =
       std::min(config.train.eval_steps * config.train.global_batch_size, split.validation->windows());
@@ -210,6 +211,11 @@ double relative_distance(const std::vector<double>& a, const std::vector<double>
 
 std::string Sizes::text() const { return fmt::format("dp {}, tp {}, pp {}, ep {}, cp {}", dp, tp, pp, ep, cp); }
 
+std::vector<std::string> Sizes::overrides() const {
+  return {fmt::format("mesh.dp={}", dp), fmt::format("mesh.tp={}", tp), fmt::format("mesh.pp={}", pp),
+          fmt::format("mesh.ep={}", ep), fmt::format("mesh.cp={}", cp)};
+}
+
 config::Config tiny_config(const std::vector<std::string>& overrides, int64_t ranks) {
   return config::load_from_string(kTinyModel, "tiny.yaml", overrides, ranks);
 }
@@ -221,10 +227,7 @@ Run train(const std::vector<std::string>& overrides, int64_t ranks) {
 
 Run train(const std::vector<std::string>& overrides, const Sizes& sizes) {
   INFO(sizes.text());
-  return train(with(overrides, {fmt::format("mesh.dp={}", sizes.dp), fmt::format("mesh.tp={}", sizes.tp),
-                                fmt::format("mesh.pp={}", sizes.pp), fmt::format("mesh.ep={}", sizes.ep),
-                                fmt::format("mesh.cp={}", sizes.cp)}),
-               sizes.ranks());
+  return train(with(overrides, sizes.overrides()), sizes.ranks());
 }
 
 Run train_on(const std::string& text_file, const std::vector<std::string>& overrides, int64_t ranks) {

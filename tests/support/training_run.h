@@ -19,6 +19,7 @@ using NamedValues = std::map<std::string, std::vector<double>>;
 struct RankView {
   Coordinate coordinate;
   std::vector<int64_t> ordinals;  // of the samples that it read for training, in the order read
+  int64_t peak_bytes = 0;         // of memory in use
   device::BytesByOwner peak_by_owner;
   std::vector<int64_t> held_bytes;  // taken from the device, after each step
   // Elements of its parameters that after the last step are not the bits of the model's, padding that is not zero
@@ -51,6 +52,7 @@ struct Run {
 struct Sizes {
   int64_t dp = 1, tp = 1, pp = 1, ep = 1, cp = 1;
   int64_t ranks() const { return dp * tp * pp * ep * cp; }
+  std::vector<std::string> overrides() const;
   std::string text() const;  // "dp 2, tp 1, pp 4, ep 1, cp 1"
 };
 

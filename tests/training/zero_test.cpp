@@ -12,6 +12,7 @@
 namespace quintet::testing {
 namespace {
 
+using device::Owner;
 using Overrides = std::vector<std::string>;
 
 std::string zero_stage(int64_t stage) { return fmt::format("parallel.zero.stage={}", stage); }
@@ -42,10 +43,8 @@ double bytes_of_parameter(const std::string& compute, int64_t stage, int64_t dat
   for (const auto& [name, values] : run.weights) parameters += static_cast<double>(values.size());
   for (const RankView& rank : run.ranks) {
     double bytes = 0;
-    for (const char* owner : {"weights", "gradients", "optimizer", "master weights"}) {
-      const auto held = rank.peak_by_owner.find(owner);
-      if (held != rank.peak_by_owner.end()) bytes += static_cast<double>(held->second);
-    }
+    for (const Owner owner : {Owner::weights, Owner::gradients, Owner::moments, Owner::master_weights})
+      bytes += static_cast<double>(rank.peak_by_owner[owner]);
     most = std::max(most, bytes);
   }
   return most / parameters;
@@ -73,15 +72,15 @@ TEST_CASE("each ZeRO stage holds the published bytes a parameter", "[quick][zero
 }
 
 TEST_CASE("whole units take two buffers a kind, and one for a table that the head borrows", "[quick][zero][memory]") {
-  const auto peak = [](const Overrides& overrides, const Sizes& sizes, const char* owner) {
+  const auto peak = [](const Overrides& overrides, const Sizes& sizes, Owner owner) {
     int64_t most = 0;
-    for (const RankView& rank : train(overrides, sizes).ranks) most = std::max(most, rank.peak_by_owner.at(owner));
+    for (const RankView& rank : train(overrides, sizes).ranks) most = std::max(most, rank.peak_by_owner[owner]);
     return most;
   };
   const auto units = [&](const Overrides& overrides, const Sizes& sizes = {.dp = 2}) {
     const Overrides stage3 = with(overrides, {"precision.compute=fp32", zero_stage(3)});
-    const int64_t gathered = peak(stage3, sizes, "gathered units");
-    REQUIRE(peak(stage3, sizes, "gradient units") == gathered);
+    const int64_t gathered = peak(stage3, sizes, Owner::gathered_units);
+    REQUIRE(peak(stage3, sizes, Owner::gradient_units) == gathered);
     return gathered / 4;
   };
   constexpr int64_t H = 64, V = 256, S = 32;

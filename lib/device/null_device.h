@@ -1,0 +1,14 @@
+// A device that has sizes but neither memory nor arithmetic: a step on it takes its buffers and does nothing else.
+#pragma once
+
+#include <memory>
+
+#include "lib/device/device.h"
+
+namespace quintet::device {
+
+// Addresses that it gives out must not be read or written. What the host reads from it is zero, but for the choices of
+// routers, which take all experts in turn.
+std::unique_ptr<Device> make_null_device();
+
+}  // namespace quintet::device
