@@ -15,7 +15,6 @@ struct Unbuilt {
 };
 
 constexpr std::array kUnbuilt = {
-    Unbuilt{"parallel.recompute", [](const Config& c) { return c.parallel.recompute != Recompute::none; }, "none"},
     Unbuilt{"train.max_seconds", [](const Config& c) { return c.train.max_seconds > 0; }, "0"},
     Unbuilt{"data.format",
             [](const Config& c) { return c.data.format != DataFormat::automatic && c.data.format != DataFormat::text; },

@@ -434,10 +434,10 @@ class CpuDevice : public Device {
     });
   }
 
-  void cross_entropy_sum(const CrossEntropyStatistics& op, ExactSum& sum) override {
-    require_statistics(op);
+  void cross_entropy_sum(const CrossEntropySum& op, ExactSum& sum) override {
+    const int64_t rows = require_losses(op);
     visit_compute_type(op.maximum.dtype(), [&]<typename T>() {
-      kernels::cross_entropy_sum(op.logits.size(0), op.targets.as<int32_t>(), op.maximum.as<T>(), op.sum_exp.as<T>(),
+      kernels::cross_entropy_sum(rows, op.targets.as<int32_t>(), op.maximum.as<T>(), op.sum_exp.as<T>(),
                                  op.target_logit.as<T>(), sum);
     });
   }

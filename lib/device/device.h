@@ -213,6 +213,12 @@ struct CrossEntropyMerge {
   Tensor maximum, sum_exp, target_logit;  // [T]
 };
 
+// What statistics of the whole vocabulary come to: maximum + log(sum_exp) - target_logit of each row that counts.
+struct CrossEntropySum {
+  Tensor targets;                         // i32 [T]; -1: does not count
+  Tensor maximum, sum_exp, target_logit;  // [T]
+};
+
 // logits become d_logits = (softmax - one_hot) * scale in place; rows that do not count and padding columns become 0.
 struct CrossEntropyGradient {
   Tensor logits;
@@ -356,8 +362,8 @@ class Device {
   virtual void cross_entropy_statistics(const CrossEntropyStatistics& op) = 0;
   virtual void cross_entropy_merge(const CrossEntropyMerge& op) = 0;
   virtual void cross_entropy_gradient(const CrossEntropyGradient& op) = 0;
-  // Adds maximum + log(sum_exp) - target_logit of each counted row to `sum`, order-free.
-  virtual void cross_entropy_sum(const CrossEntropyStatistics& op, ExactSum& sum) = 0;
+  // Adds the losses of the rows that count, order-free.
+  virtual void cross_entropy_sum(const CrossEntropySum& op, ExactSum& sum) = 0;
 
   virtual void router_forward(const RouterForward& op) = 0;
   virtual void router_backward(const RouterBackward& op) = 0;

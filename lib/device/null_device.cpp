@@ -70,7 +70,7 @@ class NullDevice : public Device, public WorkQueue {
   void cross_entropy_statistics(const CrossEntropyStatistics&) override {}
   void cross_entropy_merge(const CrossEntropyMerge&) override {}
   void cross_entropy_gradient(const CrossEntropyGradient&) override {}
-  void cross_entropy_sum(const CrossEntropyStatistics&, ExactSum&) override {}
+  void cross_entropy_sum(const CrossEntropySum&, ExactSum&) override {}
   void router_forward(const RouterForward& op) override {
     choices_ = op.experts.data();
     experts_ = narrow<int32_t>(op.probabilities.size(1));

@@ -131,6 +131,16 @@ inline void require_statistics(const CrossEntropyStatistics& op) {
   require(op.target_logit, rows, "target_logit");
 }
 
+// T.
+inline int64_t require_losses(const CrossEntropySum& op) {
+  require_rank(op.targets, 1, "targets");
+  const Shape rows = op.targets.shape();
+  require(op.maximum, rows, "maximum");
+  require(op.sum_exp, rows, "sum_exp");
+  require(op.target_logit, rows, "target_logit");
+  return rows[0];
+}
+
 template <typename Args, typename T>
 Args cross_entropy_operands(const Tensor& logits, const Tensor& targets, int64_t vocabulary_start, int64_t valid) {
   require_rank(logits, 2, "logits");

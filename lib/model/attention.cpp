@@ -99,6 +99,12 @@ void Attention::scale_gradient(Pass& pass, const HeadsSaved& saved, const parall
                                          .scale_gradient = scale.gradient()});
 }
 
+void Attention::core_forward(Pass& pass, const AttentionSaved& saved, Tensor context, Tensor log_sum_exp) const {
+  core(pass).forward(saved.query.ready.reshaped({pass.tokens(), heads_ * head_dim_}),
+                     saved.key.ready.reshaped({pass.tokens(), key_heads_ * head_dim_}), saved.value, context,
+                     log_sum_exp);
+}
+
 void Attention::forward(Pass& pass, Tensor x, Tensor output, AttentionSaved& saved) const {
   const device::ArenaScope scope(pass.scratch);
   const int64_t tokens = pass.tokens();
@@ -112,11 +118,10 @@ void Attention::forward(Pass& pass, Tensor x, Tensor output, AttentionSaved& sav
   pass.observe(name_ + ".key", saved.key.ready);
   pass.observe(name_ + ".value", saved.value);
 
-  saved.context = pass.keep({tokens, heads_ * head_dim_});
-  saved.log_sum_exp = pass.keep_statistics({tokens * heads_});
-  core(pass).forward(saved.query.ready.reshaped({tokens, heads_ * head_dim_}),
-                     saved.key.ready.reshaped({tokens, key_heads_ * head_dim_}), saved.value, saved.context,
-                     saved.log_sum_exp);
+  saved.context = pass.keep_unless_selective({tokens, heads_ * head_dim_});
+  saved.log_sum_exp =
+      pass.is_selective() ? pass.temporary_statistics({tokens * heads_}) : pass.keep_statistics({tokens * heads_});
+  core_forward(pass, saved, saved.context, saved.log_sum_exp);
   pass.observe(name_ + " context", saved.context);
   const Tensor part = pass.tensor.part_of(pass.scratch, output);
   output_.forward(pass, saved.context, part);
@@ -130,6 +135,13 @@ AttentionGradients Attention::backward_input(Pass& pass, Tensor d_output, Tensor
   AttentionGradients gradients;
   gradients.d_output = {d_output, pass.tensor.start_gather(pass.scratch, d_output, name_ + " output gradient")};
   gradients.d_output.copied.done.wait();
+  gradients.context = saved.context;
+  Tensor log_sum_exp = saved.log_sum_exp;
+  if (pass.is_selective()) {
+    gradients.context = pass.for_weights({tokens, heads_ * head_dim_});
+    log_sum_exp = pass.temporary_statistics({tokens * heads_});
+    core_forward(pass, saved, gradients.context, log_sum_exp);
+  }
   const Tensor d_context = pass.temporary({tokens, heads_ * head_dim_});
   output_.backward_input(pass, gradients.d_output.copied.whole, d_context);
 
@@ -139,8 +151,8 @@ AttentionGradients Attention::backward_input(Pass& pass, Tensor d_output, Tensor
   core(pass).backward({.query = saved.query.ready.reshaped({tokens, heads_ * head_dim_}),
                        .key = saved.key.ready.reshaped({tokens, key_heads_ * head_dim_}),
                        .value = saved.value,
-                       .output = saved.context,
-                       .log_sum_exp = saved.log_sum_exp,
+                       .output = gradients.context,
+                       .log_sum_exp = log_sum_exp,
                        .d_output = d_context,
                        .d_query = gradients.d_query_ready,
                        .d_key = gradients.d_key_ready,
@@ -161,7 +173,7 @@ AttentionGradients Attention::backward_input(Pass& pass, Tensor d_output, Tensor
 
 void Attention::backward_weight(Pass& pass, const AttentionSaved& saved, AttentionGradients& gradients) const {
   const device::ArenaScope scope(pass.scratch);
-  output_.backward_weight(pass, saved.context, gradients.d_output.whole(pass, name_ + " output gradient again"));
+  output_.backward_weight(pass, gradients.context, gradients.d_output.whole(pass, name_ + " output gradient again"));
   if (query_norm_ != nullptr) {
     scale_gradient(pass, saved.query, *query_norm_, heads_, gradients.d_query_ready);
     scale_gradient(pass, saved.key, *key_norm_, key_heads_, gradients.d_key_ready);

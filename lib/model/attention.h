@@ -24,13 +24,14 @@ struct AttentionSaved {
   Tensor input;  // [T', H]
   HeadsSaved query, key;
   Tensor value;        // [T, N_kv * D]
-  Tensor context;      // [T, N * D]: softmax(q k^T) v
+  Tensor context;      // [T, N * D]: softmax(q k^T) v; with log_sum_exp not kept under selective recomputation
   Tensor log_sum_exp;  // [T * N]
 };
 
 // What the weight part needs of the input part. Gradients of heads are [T, heads * D].
 struct AttentionGradients {
   GatheredRows d_output, input;
+  Tensor context;                     // [T, N * D]
   Tensor d_query, d_key, d_value;     // of the projections
   Tensor d_query_ready, d_key_ready;  // of what attention reads; with qk_norm, else the same
   comm::Handle reduced;               // d_x
@@ -51,6 +52,8 @@ class Attention {
 
  private:
   parallel::ContextAttention core(Pass& pass) const;
+  // softmax(q k^T) v of what `saved` has of both.
+  void core_forward(Pass& pass, const AttentionSaved& saved, Tensor context, Tensor log_sum_exp) const;
   void project(Pass& pass, Tensor x, const Linear& linear, const parallel::Parameter* scale, int64_t heads,
                HeadsSaved& saved) const;
   // The gradient of `projected`, given that of `ready`: in place, but for a norm, whose weight part reads the latter.

@@ -41,12 +41,12 @@ void Block::add_counts(const BlockSaved& saved, RoutingTotals& totals) const {
 }
 
 void Block::forward(Pass& pass, Stream& stream, BlockSaved& saved) const {
-  const Tensor attention_input = attention_norm_.forward(pass, stream, saved.attention_norm);
+  const Tensor attention_input = attention_norm_.forward(pass, stream, saved.attention_norm, pass.saved);
   attention_.forward(pass, attention_input, stream.branch, saved.attention);
   stream.has_branch = true;
   stream.dropout = pass.dropout_at(name_ + ".attention");
 
-  const Tensor mlp_input = mlp_norm_.forward(pass, stream, saved.mlp_norm);
+  const Tensor mlp_input = mlp_norm_.forward(pass, stream, saved.mlp_norm, pass.saved);
   if (moe_) {
     moe_->forward(pass, mlp_input, stream.branch, saved.moe);
   } else {

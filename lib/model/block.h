@@ -40,7 +40,10 @@ class Block {
   // Adds what the router of an MoE layer counted.
   void add_counts(const BlockSaved& saved, RoutingTotals& totals) const;
 
-  // Leaves the MLP's output as the stream's branch.
+  // The unit of its experts, or null.
+  const parallel::Unit* experts_unit() const { return moe_ ? &moe_->experts_unit() : nullptr; }
+
+  // Leaves the MLP's output as the stream's branch; when recomputing nothing: only what backward needs is made.
   void forward(Pass& pass, Stream& stream, BlockSaved& saved) const;
   // d_residual [T', H]: the gradient of the block's output, turned in place into that of its input. Both parts, layer
   // by layer; where the parts are split only the input part, which leaves `gradients` for the other.

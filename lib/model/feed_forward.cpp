@@ -27,19 +27,31 @@ FeedForward::FeedForward(parallel::ParameterStore& store, const std::string& nam
                  {.split = Split::row, .bias = config.bias, .init = residual_init(config), .along_ep = along_ep});
 }
 
-void FeedForward::forward(Pass& pass, Tensor x, Tensor output, FeedForwardSaved& saved) const {
+void FeedForward::expand(Pass& pass, Tensor x, FeedForwardSaved& saved) const {
   const Shape shape = {x.size(0), up_.outputs()};
   saved.up = pass.keep(shape);
-  saved.hidden = pass.keep(shape);
   if (gated_) {
     saved.gate = pass.keep(shape);
+    saved.hidden = pass.keep_unless_selective(shape);
     gate_.forward(pass, x, saved.gate);
     up_.forward(pass, x, saved.up);
-    pass.device.swiglu_forward({.gate = saved.gate, .up = saved.up, .output = saved.hidden});
+    activate(pass, saved, saved.hidden);
   } else {
+    saved.hidden = pass.keep_unless_selective(shape);
     up_.forward(pass, x, saved.hidden, activation_, saved.up);
   }
+}
+
+void FeedForward::contract(Pass& pass, Tensor output, const FeedForwardSaved& saved) const {
   down_.forward(pass, saved.hidden, output);
+}
+
+void FeedForward::activate(Pass& pass, const FeedForwardSaved& saved, Tensor hidden) const {
+  if (gated_) {
+    pass.device.swiglu_forward({.gate = saved.gate, .up = saved.up, .output = hidden});
+  } else {
+    pass.device.activation_forward({.activation = activation_, .pre_activation = saved.up, .output = hidden});
+  }
 }
 
 FeedForwardGradients FeedForward::backward_input(Pass& pass, Tensor d_output, Tensor d_x,
@@ -63,7 +75,13 @@ FeedForwardGradients FeedForward::backward_input(Pass& pass, Tensor d_output, Te
 
 void FeedForward::backward_weight(Pass& pass, Tensor x, Tensor d_output, const FeedForwardSaved& saved,
                                   const FeedForwardGradients& gradients) const {
-  down_.backward_weight(pass, saved.hidden, d_output);
+  const device::ArenaScope scope(pass.scratch);
+  Tensor hidden = saved.hidden;
+  if (pass.is_selective()) {
+    hidden = pass.temporary(saved.up.shape());
+    activate(pass, saved, hidden);
+  }
+  down_.backward_weight(pass, hidden, d_output);
   if (gated_) gate_.backward_weight(pass, x, gradients.gate);
   up_.backward_weight(pass, x, gradients.up);
 }

@@ -12,7 +12,7 @@ namespace quintet::model {
 // F is this rank's share of the inner width; T any number of rows.
 struct FeedForwardSaved {
   Tensor gate, up;  // [T, F]: before the activation; gate with swiglu only
-  Tensor hidden;    // [T, F]: after it
+  Tensor hidden;    // [T, F]: after it; not kept under selective recomputation
 };
 struct FeedForwardGradients {
   Tensor gate, up;  // [T, F]
@@ -25,14 +25,18 @@ class FeedForward {
   FeedForward(parallel::ParameterStore& store, const std::string& name, const config::Model& config, int64_t inner,
               parallel::Placement along_ep = parallel::Placement::parts());
 
-  // x: [T, H]; output: [T, H], this rank's part of a sum over tp.
-  void forward(Pass& pass, Tensor x, Tensor output, FeedForwardSaved& saved) const;
+  // x: [T, H] to hidden. What is not kept lies in scratch, which the caller gives back.
+  void expand(Pass& pass, Tensor x, FeedForwardSaved& saved) const;
+  // hidden to output: [T, H], this rank's part of a sum over tp.
+  void contract(Pass& pass, Tensor output, const FeedForwardSaved& saved) const;
   // d_output: [T, H], whole; d_x: [T, H], this rank's part of a sum over tp.
   FeedForwardGradients backward_input(Pass& pass, Tensor d_output, Tensor d_x, const FeedForwardSaved& saved) const;
   void backward_weight(Pass& pass, Tensor x, Tensor d_output, const FeedForwardSaved& saved,
                        const FeedForwardGradients& gradients) const;
 
  private:
+  void activate(Pass& pass, const FeedForwardSaved& saved, Tensor hidden) const;
+
   bool gated_ = false;
   device::Activation activation_ = device::Activation::none;
   Linear gate_, up_, down_;

@@ -1,5 +1,6 @@
 // The end of the model: final norm, projection to the vocabulary, cross-entropy. The vocabulary is split over tp: no
-// rank ever holds all logits of a token (Shoeybi et al. 2019, section 3).
+// rank ever holds all logits of a token (Shoeybi et al. 2019, section 3). Nor does it hold logits of many tokens: they
+// live while a chunk of tokens goes forward and backward.
 #pragma once
 
 #include "lib/config/config.h"
@@ -10,11 +11,8 @@
 namespace quintet::model {
 
 struct HeadSaved {
-  NormSaved norm;
-  Tensor input;             // [T', H]: normed
-  Tensor logits;            // [T, V / tp]; backward turns them into their gradient in place
-  Tensor maximum, sum_exp;  // [T], of the whole vocabulary
-  ExactSum loss;            // of the tokens that count; on the first tensor rank only, so that each counts once
+  Tensor input;   // [T', H]: the residual stream
+  ExactSum loss;  // of the tokens that count; on the first tensor rank only, so that each counts once
 };
 
 class Head {
@@ -23,14 +21,30 @@ class Head {
   // of its own, and an untied one output.weight.
   Head(parallel::ParameterStore& store, const config::Config& config, const Embedding* tied);
 
-  void forward(Pass& pass, Stream& stream, HeadSaved& saved) const;
-  // Writes the gradient of the stream, [T', H].
-  void backward(Pass& pass, const HeadSaved& saved, Tensor d_residual) const;
+  // The loss of saved.input, in an evaluation.
+  void forward(Pass& pass, HeadSaved& saved) const;
+  // In training: the loss, the gradients of parameters and that of the stream, [T', H], which is written.
+  void forward_backward(Pass& pass, HeadSaved& saved, Tensor d_residual) const;
 
  private:
+  // Tokens of a chunk, and the softmax of those done, [T].
+  struct Chunk {
+    int64_t first = 0, count = 0;
+    bool is_last = false;
+  };
+  struct Softmax {
+    Tensor maximum, sum_exp, target_logit;
+  };
+
   // Before and after a use of its own unit, and of the one that it borrows from.
   void before(Pass& pass, parallel::Use use) const;
   void after(Pass& pass, parallel::Use use) const;
+  // f(chunk, logits [count, V / tp]) for all chunks of tokens, the last one shorter.
+  template <typename Function>
+  void for_chunks(Pass& pass, const Function& f) const;
+  // Logits of a chunk of x [T, H], and their softmax over the whole vocabulary.
+  void project(Pass& pass, Tensor x, const Chunk& chunk, Tensor logits, const Softmax& softmax) const;
+  void sum_losses(Pass& pass, const Softmax& softmax, HeadSaved& saved) const;
 
   const parallel::Unit& unit_;
   const parallel::Unit* lender_;  // the embedding's, where the table is borrowed

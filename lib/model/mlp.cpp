@@ -10,8 +10,10 @@ void Mlp::forward(Pass& pass, Tensor x, Tensor output, MlpSaved& saved) const {
   saved.input = x;
   const Tensor whole = pass.tensor.gather(pass.scratch, x, name_ + " input");
   const Tensor part = pass.tensor.part_of(pass.scratch, output);
-  layers_.forward(pass, whole, part, saved.inner);
+  layers_.expand(pass, whole, saved.inner);
   pass.observe(name_ + " hidden", saved.inner.hidden);
+  if (pass.mode == Mode::recompute) return;  // no gradient needs the output
+  layers_.contract(pass, part, saved.inner);
   pass.tensor.reduce(part, output, name_ + " output").wait();
   pass.observe(name_ + ".down", output);
 }

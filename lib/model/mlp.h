@@ -25,7 +25,7 @@ class Mlp {
   // `name` is "layers.I.mlp"; `inner` the inner width.
   Mlp(parallel::ParameterStore& store, std::string name, const config::Model& config, int64_t inner);
 
-  // x: [T', H], kept by the caller; output: [T', H].
+  // x: [T', H], kept by the caller; output: [T', H], not written when recomputing.
   void forward(Pass& pass, Tensor x, Tensor output, MlpSaved& saved) const;
   // d_output: [T', H], lives until the weight part; d_x: [T', H], there once `reduced` has been waited for.
   MlpGradients backward_input(Pass& pass, Tensor d_output, Tensor d_x, const MlpSaved& saved) const;

@@ -57,7 +57,9 @@ void Moe::forward(Pass& pass, Tensor x, Tensor output, MoeSaved& saved) const {
     saved.experts.resize(experts_.size());
     pass.units.before(*experts_unit_, parallel::Use::forward);
     for_experts(plan, [&](size_t e, int64_t first, int64_t count) {
-      experts_[e].forward(pass, rows.rows(first, count), parts.rows(first, count), saved.experts[e]);
+      const device::ArenaScope unkept(pass.scratch);
+      experts_[e].expand(pass, rows.rows(first, count), saved.experts[e]);
+      experts_[e].contract(pass, parts.rows(first, count), saved.experts[e]);
     });
     pass.units.after(*experts_unit_, parallel::Use::forward);
     pass.observe(name_ + " expert outputs", parts);
@@ -66,16 +68,18 @@ void Moe::forward(Pass& pass, Tensor x, Tensor output, MoeSaved& saved) const {
     if (stays && !in_place) pass.device.copy(sum.total, saved.returned);
     if (!stays) dispatch.send_back(plan, sum.total, saved.returned, name_ + " outputs");
   }
-  pass.device.combine_rows(
-      {.input = saved.returned, .index = plan.slot_of_choice, .weights = saved.router.weights, .output = output});
+  const bool has_output = pass.mode != Mode::recompute;  // which no gradient needs
+  if (has_output)
+    pass.device.combine_rows(
+        {.input = saved.returned, .index = plan.slot_of_choice, .weights = saved.router.weights, .output = output});
   saved.shared.resize(shared_.size());
   for (size_t j = 0; j < shared_.size(); ++j) {
     const device::ArenaScope scope(pass.scratch);
     const Tensor addend = pass.temporary(output.shape());
     shared_[j].forward(pass, x, addend, saved.shared[j]);
-    add(pass, output, addend);
+    if (has_output) add(pass, output, addend);
   }
-  pass.observe(name_ + " output", output);
+  if (has_output) pass.observe(name_ + " output", output);
 }
 
 MoeGradients Moe::backward(Pass& pass, Tensor d_output, Tensor d_x, const MoeSaved& saved) const {

@@ -36,7 +36,7 @@ class Moe {
   // `name` is "layers.I.moe". Registers the router, the experts of this rank and the shared experts.
   Moe(parallel::ParameterStore& store, std::string name, int64_t layer, const config::Config& config);
 
-  // x: [T', H], kept by the caller; output: [T', H].
+  // x: [T', H], kept by the caller; output: [T', H], not written when recomputing.
   void forward(Pass& pass, Tensor x, Tensor output, MoeSaved& saved) const;
   // Both parts, the experts' weights while the rows' gradients travel; or, where the parts are split, the input part.
   // d_output: [T', H], lives until the weight part; d_x: [T', H].
@@ -44,6 +44,7 @@ class Moe {
   // The weight part of a backward whose parts are split.
   void backward_weight(Pass& pass, const MoeSaved& saved, MoeGradients& gradients) const;
 
+  const parallel::Unit& experts_unit() const { return *experts_unit_; }
   const Router& router() const { return router_; }
 
  private:

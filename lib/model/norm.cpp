@@ -19,13 +19,13 @@ Norm::Norm(parallel::ParameterStore& store, std::string name, const config::Conf
   bias_ = &store.add(std::move(spec));
 }
 
-Tensor Norm::forward(Pass& pass, Stream& stream, NormSaved& saved) const {
+Tensor Norm::forward(Pass& pass, Stream& stream, NormSaved& saved, device::Arena& kept) const {
   const Shape shape = stream.residual.shape();
   const Shape rows = {shape[0]};
-  saved.input = stream.has_branch ? pass.keep(shape) : stream.residual;
-  if (kind_ == device::NormKind::layernorm) saved.mean = pass.keep_statistics(rows);
-  saved.inverse_deviation = pass.keep_statistics(rows);
-  const Tensor output = pass.keep(shape);
+  saved.input = stream.has_branch ? kept.allocate(pass.types.compute, shape) : stream.residual;
+  if (kind_ == device::NormKind::layernorm) saved.mean = kept.allocate(pass.types.statistics, rows);
+  saved.inverse_deviation = kept.allocate(pass.types.statistics, rows);
+  const Tensor output = kept.allocate(pass.types.compute, shape);
   pass.device.add_norm_forward({.kind = kind_,
                                 .epsilon = epsilon_,
                                 .residual = stream.residual,

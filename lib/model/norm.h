@@ -19,8 +19,8 @@ class Norm {
   // Registers `name`.weight [H] and, for a layer norm with biases, `name`.bias [H].
   Norm(parallel::ParameterStore& store, std::string name, const config::Config& config);
 
-  // Moves the stream's branch into its residual and returns the norm of that, [T', H], kept.
-  Tensor forward(Pass& pass, Stream& stream, NormSaved& saved) const;
+  // Moves the stream's branch into its residual and returns the norm of that, [T', H]; all of it in `kept`.
+  Tensor forward(Pass& pass, Stream& stream, NormSaved& saved, device::Arena& kept) const;
   // d_residual: in, the stream's gradient by other paths; out, the norm's added.
   void backward_input(Pass& pass, Tensor d_output, Tensor d_residual, const NormSaved& saved) const;
   void backward_weight(Pass& pass, Tensor d_output, const NormSaved& saved) const;

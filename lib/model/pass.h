@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "lib/base/random.h"
+#include "lib/config/config.h"
 #include "lib/device/device.h"
 #include "lib/device/element_types.h"
 #include "lib/device/memory.h"
@@ -46,17 +47,20 @@ struct Pass {
   device::Device& device;
   device::Arena& saved;    // lives until this microbatch's backward is done
   device::Arena& scratch;  // given back in the order of a stack, within a layer
+  device::Arena& logits;   // of the head's chunk of tokens
   const parallel::TensorRegion& tensor;
   const parallel::ContextRegion& context;
   parallel::UnitObserver& units;  // told of every use of parameters
   const Microbatch& batch;
   device::ElementTypes types;
   Mode mode = Mode::train;
-  double dropout = 0;  // the model's probability; see drops()
+  config::Recompute recompute = config::Recompute::none;  // what forward does not keep, and backward computes again
+  double dropout = 0;                                     // the model's probability; see drops()
   uint64_t seed = 0;
   // Whether the weight part of this backward comes later, in an action of its own.
   bool splits_backward = false;
   double loss_scale = 1;                               // of d_logits: 1 / tokens that count in the global batch
+  int64_t logits_bytes = int64_t{64} << 20;            // that the head's chunk may take
   const parallel::ExpertDispatch* dispatch = nullptr;  // of MoE layers
   const Observer* observer = nullptr;
 
@@ -78,6 +82,9 @@ struct Pass {
   Tensor temporary_statistics(Shape shape) { return scratch.allocate(types.statistics, shape); }
   // What a backward's weight part needs of its input part: with `saved` where the parts are split.
   Tensor for_weights(Shape shape) { return splits_backward ? keep(shape) : temporary(shape); }
+  // Where an activation goes that `selective` computes again: the caller gives scratch back.
+  Tensor keep_unless_selective(Shape shape) { return is_selective() ? temporary(shape) : keep(shape); }
+  bool is_selective() const { return recompute == config::Recompute::selective; }
   bool drops() const { return mode != Mode::evaluate && dropout > 0; }
   // The dropout of a site such as "layers.3.attention", on local rows.
   device::Dropout dropout_at(const std::string& site) const {

@@ -35,17 +35,39 @@ void Stage::forward(Pass& pass, Tensor input, Tensor output, StageSaved& saved) 
   saved.blocks.resize(blocks_.size());
   Stream stream;
   stream.residual = embedding_ ? embedding_->forward(pass) : input;
-  stream.branch = pass.temporary(stream.residual.shape());
+  const Shape shape = stream.residual.shape();
+  stream.branch = pass.temporary(shape);
+  const bool forgets = pass.recompute == config::Recompute::full;
+  saved.inputs.resize(forgets ? blocks_.size() : 0);
   for (size_t i = 0; i < blocks_.size(); ++i) {
     pass.units.before(blocks_[i].unit(), parallel::Use::forward);
-    blocks_[i].forward(pass, stream, saved.blocks[i]);
+    if (forgets) {
+      saved.inputs[i] = stream.residual;
+      const Tensor next = i + 1 < blocks_.size() || head_ ? pass.keep(shape) : output;
+      const device::ArenaScope forgotten(pass.saved);
+      blocks_[i].forward(pass, stream, saved.blocks[i]);
+      settle(pass, stream, next);
+    } else {
+      blocks_[i].forward(pass, stream, saved.blocks[i]);
+    }
     pass.units.after(blocks_[i].unit(), parallel::Use::forward);
   }
-  if (head_) {
-    head_->forward(pass, stream, saved.head);
-  } else {
-    settle(pass, stream, output);
+  if (!head_) {
+    if (stream.residual.data() != output.data()) settle(pass, stream, output);
+    return;
   }
+  if (stream.has_branch) settle(pass, stream, pass.keep(shape));
+  saved.head.input = stream.residual;
+  if (pass.mode == Mode::evaluate) head_->forward(pass, saved.head);
+}
+
+void Stage::recompute(Pass& pass, size_t block, StageSaved& saved) const {
+  const device::ArenaScope scope(pass.scratch);
+  Stream stream{.residual = saved.inputs[block]};
+  stream.branch = pass.temporary(stream.residual.shape());
+  pass.mode = Mode::recompute;
+  blocks_[block].forward(pass, stream, saved.blocks[block]);
+  pass.mode = Mode::train;
 }
 
 void Stage::add_counts(const StageSaved& saved, Counts& counts) const {
@@ -57,10 +79,21 @@ void Stage::run_backward(Pass& pass, StageSaved& saved, Tensor d_stream) const {
   const device::ArenaScope scope(pass.scratch);
   const parallel::Use use = pass.splits_backward ? parallel::Use::backward_input : parallel::Use::backward;
   saved.gradients.resize(blocks_.size());
-  if (head_) head_->backward(pass, saved.head, d_stream);
+  if (head_) head_->forward_backward(pass, saved.head, d_stream);
   for (size_t i = blocks_.size(); i-- > 0;) {
     pass.units.before(blocks_[i].unit(), use);
-    blocks_[i].backward(pass, d_stream, saved.blocks[i], saved.gradients[i]);
+    if (pass.recompute == config::Recompute::full) {
+      // What is computed again lives until the weight part. Experts' weights serve it and the backward.
+      const parallel::Unit* experts = blocks_[i].experts_unit();
+      if (experts != nullptr) pass.units.before(*experts, parallel::Use::backward_input);
+      std::optional<device::ArenaScope> recomputed;
+      if (!pass.splits_backward) recomputed.emplace(pass.saved);
+      recompute(pass, i, saved);
+      blocks_[i].backward(pass, d_stream, saved.blocks[i], saved.gradients[i]);
+      if (experts != nullptr) pass.units.after(*experts, parallel::Use::backward_input);
+    } else {
+      blocks_[i].backward(pass, d_stream, saved.blocks[i], saved.gradients[i]);
+    }
     pass.units.after(blocks_[i].unit(), use);
   }
   if (embedding_) saved.d_embedding = embedding_->backward_input(pass, d_stream);

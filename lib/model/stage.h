@@ -20,6 +20,7 @@ struct StagePart {
 
 struct StageSaved {
   std::vector<BlockSaved> blocks;
+  std::vector<Tensor> inputs;  // [T', H], of blocks that are computed again
   HeadSaved head;
   // Of a backward: what its weight part needs of its input part.
   std::vector<BlockGradients> gradients;
@@ -40,7 +41,8 @@ class Stage {
         const Embedding* earlier = nullptr);
 
   // input: [T', H] of the stage before, kept by the caller until backward; absent on the first stage. output: [T', H]
-  // for the next stage; absent on the last. What backward needs and what layers count is kept in `saved`.
+  // for the next stage; absent on the last, whose head waits for the backward, but in an evaluation. What backward
+  // needs and what layers count is kept in `saved`.
   void forward(Pass& pass, Tensor input, Tensor output, StageSaved& saved) const;
   // Adds the microbatch's gradients to the store's. d_stream [T', H]: in, the gradient of the output, but on the last
   // stage, which makes it; out, that of the input, but on the first, which uses it up.
@@ -61,6 +63,7 @@ class Stage {
   const Embedding* embedding() const { return embedding_ ? &*embedding_ : nullptr; }
 
  private:
+  void recompute(Pass& pass, size_t block, StageSaved& saved) const;
   void run_backward(Pass& pass, StageSaved& saved, Tensor d_stream) const;
 
   StagePart part_;

@@ -46,7 +46,8 @@ Executor::Executor(const config::Config& config, comm::Communicator& communicato
       context_(communicator, config.parallel.context, config.model.seq_length),
       message_shape_(
           {tensor_.local_rows(config.train.micro_batch_size * context_.local_positions()), config.model.hidden_size}),
-      scratch_(device, ledger, device::Owner::workspace) {
+      scratch_(device, ledger, device::Owner::workspace),
+      logits_(device, ledger, device::Owner::logits) {
   if (config.model.moe) dispatch_.emplace(communicator, device, tensor_, config.model.moe->experts);
 }
 
@@ -202,12 +203,14 @@ model::Pass Executor::pass(InFlight& in_flight, const Execution& execution, cons
   return {.device = device_,
           .saved = in_flight.arena,
           .scratch = scratch_,
+          .logits = logits_,
           .tensor = tensor_,
           .context = context_,
           .units = execution.units,
           .batch = in_flight.batch,
           .types = types_,
           .mode = execution.mode,
+          .recompute = config_.parallel.recompute,
           .dropout = config_.model.dropout,
           .seed = static_cast<uint64_t>(config_.run.seed),
           .loss_scale = execution.loss_scale,

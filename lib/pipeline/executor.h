@@ -109,7 +109,7 @@ class Executor {
   parallel::ContextRegion context_;
   std::optional<parallel::ExpertDispatch> dispatch_;
   Shape message_shape_;  // [T', H]
-  device::Arena scratch_;
+  device::Arena scratch_, logits_;
   std::map<int64_t, std::vector<std::unique_ptr<InFlight>>> idle_;  // by stage, since stages differ in size
   std::map<Key, std::unique_ptr<InFlight>> in_flight_;
   std::map<Key, ParcelPointer> activations_;  // outputs of stages, not yet sent

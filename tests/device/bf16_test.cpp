@@ -541,11 +541,19 @@ TEST_CASE("cross-entropy of bf16 logits has fp32 statistics and a gradient round
                                          .target_logit = target_logit};
     ExactSum sum, wide_sum;
     device->cross_entropy_statistics(statistics);
-    device->cross_entropy_sum(statistics, sum);
+    device->cross_entropy_sum({.targets = statistics.targets,
+                               .maximum = statistics.maximum,
+                               .sum_exp = statistics.sum_exp,
+                               .target_logit = statistics.target_logit},
+                              sum);
     statistics.logits = logits.wide;
     statistics.maximum = wide_maximum, statistics.sum_exp = wide_sum_exp, statistics.target_logit = wide_target_logit;
     device->cross_entropy_statistics(statistics);
-    device->cross_entropy_sum(statistics, wide_sum);
+    device->cross_entropy_sum({.targets = statistics.targets,
+                               .maximum = statistics.maximum,
+                               .sum_exp = statistics.sum_exp,
+                               .target_logit = statistics.target_logit},
+                              wide_sum);
     CHECK(difference(maximum, wide_maximum) == 0);
     CHECK(difference(target_logit, wide_target_logit) == 0);
     CHECK(difference(sum_exp, wide_sum_exp) < kRounding<float>);

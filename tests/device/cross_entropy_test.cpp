@@ -37,7 +37,8 @@ double loss_of(Device& device, const Array<T>& logits, const Array<int32_t>& tar
   const CrossEntropyStatistics op = statistics_op(logits, targets, 0, valid, statistics);
   device.cross_entropy_statistics(op);
   ExactSum sum;
-  device.cross_entropy_sum(op, sum);
+  device.cross_entropy_sum(
+      {.targets = op.targets, .maximum = op.maximum, .sum_exp = op.sum_exp, .target_logit = op.target_logit}, sum);
   return sum.value();
 }
 

@@ -16,8 +16,9 @@ StageRun::StageRun(const config::Config& config, comm::Communicator& communicato
       rope_(device_, ledger_, config.model, types.statistics),
       tensor_(communicator, config.parallel.sequence_parallel),
       context_(communicator, config.parallel.context, config.model.seq_length),
-      scratch_(device_, ledger_, "scratch"),
-      messages_(device_, ledger_, "messages") {
+      scratch_(device_, ledger_, device::Owner::workspace),
+      logits_(device_, ledger_, device::Owner::logits),
+      messages_(device_, ledger_, device::Owner::communication) {
   stage_.emplace(store_, config, rope_, model::StagePart{.first_layer = 0, .layers = config.model.layers});
   store_.lay_out(types, int64_t{1} << 20);
   store_.allocate(device_, ledger_);
@@ -66,12 +67,14 @@ model::Pass StageRun::pass(InFlight& in_flight, model::Mode mode) {
   return {.device = device_,
           .saved = in_flight.arena,
           .scratch = scratch_,
+          .logits = logits_,
           .tensor = tensor_,
           .context = context_,
           .units = nobody_,
           .batch = in_flight.batch,
           .types = types_,
           .mode = mode,
+          .recompute = config_.parallel.recompute,
           .dropout = config_.model.dropout,
           .seed = 5,
           .loss_scale = 1.0 / 16,

@@ -27,7 +27,7 @@ class StageRun {
     std::vector<int64_t> rows;
     model::Microbatch batch;
     model::StageSaved saved;
-    explicit InFlight(StageRun& run) : arena(run.device_, run.ledger_, "activations") {}
+    explicit InFlight(StageRun& run) : arena(run.device_, run.ledger_, device::Owner::activations) {}
   };
   // Microbatch `index`, its forward run.
   std::unique_ptr<InFlight> forward(int64_t index);
@@ -58,7 +58,7 @@ class StageRun {
   parallel::TensorRegion tensor_;
   parallel::ContextRegion context_;
   std::optional<parallel::ExpertDispatch> dispatch_;
-  device::Arena scratch_, messages_;
+  device::Arena scratch_, logits_, messages_;
   Nobody nobody_;
 };
 

@@ -18,7 +18,7 @@ struct Layout {
   Sizes sizes;
   int64_t E = 8, K = 2, shared = 0;
   int64_t zero = 1;
-  bool sequence_parallel = true, has_capacity = false, has_bias = false;
+  bool sequence_parallel = true, has_capacity = false, has_bias = false, recomputes = false;
   int64_t micro_batch = 1;
   int64_t L = 2, H = 32, N = 4, D = 8, F = 48, V = 257, S = 16;
 
@@ -27,8 +27,9 @@ struct Layout {
   int64_t tokens() const { return micro_batch * S; }
   bool splits() const { return sequence_parallel && sizes.tp > 1; }
   std::string text() const {
-    return fmt::format("{}; {} of {} experts and {} shared, ZeRO {}, sequence parallel {}, capacity {}, bias {}",
-                       sizes.text(), K, E, shared, zero, sequence_parallel, has_capacity, has_bias);
+    return fmt::format(
+        "{}; {} of {} experts and {} shared, ZeRO {}, sequence parallel {}, capacity {}, bias {}, recomputes {}",
+        sizes.text(), K, E, shared, zero, sequence_parallel, has_capacity, has_bias, recomputes);
   }
   std::vector<std::string> overrides() const {
     std::vector<std::string> all = {"train.steps=1", "train.eval_steps=1", "model.moe.routing=round_robin"};
@@ -47,6 +48,7 @@ struct Layout {
     if (has_capacity) set("model.moe.capacity_factor", 1.5);
     if (has_bias) set("model.moe.balance", "bias");
     set("parallel.zero.stage", zero);
+    set("parallel.recompute", recomputes ? "full" : "none");
     set("parallel.sequence_parallel", sequence_parallel);
     set("train.micro_batch_size", micro_batch);
     return all;
@@ -82,12 +84,14 @@ int64_t expert_bytes(const Layout& layout, int64_t t, int64_t e) {
   for (int64_t other = 0; other < ep; ++other)
     if (other != e) sent += slots(layout, t, other);
   const int64_t returned = (ep - 1) * slots(layout, t, e);
-  int64_t layer = kElement * layout.H * 2 * (sent + returned);            // each way, forwards and backwards
+  const int64_t rows = layout.tokens() / tp;
+  int64_t layer = kElement * layout.H * (sent + returned);                // each way, forwards
   layer += kElement * layout.E / ep * (ep - 1);                           // counts
   layer += kElement * layout.E * (tp - 1);                                // counts of the other tensor ranks' rows
   layer += kElement * all_reduced(layout.micro_batch * layout.E, tp, t);  // loads of sequences
-  const int64_t rows = layout.tokens() / tp;
   if (layout.has_capacity) layer += rows * (layout.K * kIndex + kElement) * (tp - 1);
+  if (layout.recomputes) layer *= 2;
+  layer += kElement * layout.H * (sent + returned);  // backwards
   return layout.microbatches() * layout.L * layer;
 }
 
@@ -135,11 +139,11 @@ std::vector<Shared> shared(const Layout& layout, const std::vector<std::vector<P
   return all;
 }
 
-// What all ranks along ep hold, from the embedding to the head, which uses the embedding's table each way.
+// What all ranks along ep hold, from the embedding to the head, which uses the embedding's table once.
 std::vector<Shared> dense(const Layout& layout) {
   const int64_t H = layout.H, tp = layout.sizes.tp, heads = layout.N / tp * layout.D;
   const bool sums = layout.sequence_parallel;
-  constexpr int64_t kByHead = 2;
+  constexpr int64_t kByHead = 1;
   std::vector<std::vector<Piece>> units = {{{up_to(layout.V, tp) / tp * H}, {layout.S * H}}};
   std::vector<int64_t> gathers = {1 + kByHead};
   const auto norm = [&] { units.back().insert(units.back().end(), 2, {H, sums}); };
@@ -200,11 +204,14 @@ int64_t tensor_bytes(const Layout& layout, int64_t d, int64_t t, int64_t e) {
     int64_t all = 0;
     for (int64_t rank = 0; rank < tp; ++rank) all += received(layout, rank, e);
     // Attention and shared experts gather and scatter each way and gather the input again; so do experts, what arrived.
-    microbatch += others * (5 * (1 + layout.shared) * layout.L + 2 + 3);
+    microbatch += others * (5 * (1 + layout.shared) * layout.L + 2 + 2);
+    if (layout.recomputes) microbatch += (others * (2 + layout.shared) + ((all - own) + own * (tp - 1)) * H) * layout.L;
     microbatch += (3 * own * (tp - 1) + 2 * (all - own)) * H * layout.L;
   } else {
     microbatch += all_reduced(tokens * H, tp, t) * (2 * (1 + layout.shared) * layout.L + 2);
     microbatch += all_reduced(received(layout, t, e) * H, tp, t) * 2 * layout.L;
+    if (layout.recomputes)
+      microbatch += (all_reduced(tokens * H, tp, t) + all_reduced(received(layout, t, e) * H, tp, t)) * layout.L;
   }
   int64_t updated = 0;
   for (const auto& [bucket, gathers] : dense(layout)) {
@@ -258,6 +265,17 @@ TEST_CASE("what ranks along ep and tp hand over is the closed form, to the byte"
       require_closed_form({.sizes = {.dp = 2, .tp = 2, .ep = 2}, .zero = zero, .sequence_parallel = splits});
     require_closed_form({.sizes = {.tp = 2, .ep = 4}, .sequence_parallel = splits, .has_capacity = true});
   }
+}
+
+TEST_CASE("recomputed experts have their rows sent again, to the byte", "[quick][traffic][moe][recompute]") {
+  for (const int64_t zero : {1, 3})
+    require_closed_form({.sizes = {.dp = 2, .ep = 2}, .zero = zero, .recomputes = true});
+  for (const bool splits : {true, false})
+    require_closed_form({.sizes = {.tp = 2, .ep = 2},
+                         .shared = 1,
+                         .sequence_parallel = splits,
+                         .has_capacity = true,
+                         .recomputes = true});
 }
 
 TEST_CASE("experts' gradients stay off the wire where one data rank holds them", "[quick][traffic][moe]") {

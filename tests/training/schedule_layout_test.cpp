@@ -125,7 +125,7 @@ TEST_CASE("a rank keeps no more activations than its schedule says", "[quick][me
   const Overrides base = with(kThin, {"model.layers=8", "train.steps=2"});
   const auto fullest = [&](const Overrides& schedule, size_t rank) {
     const Run run = train(with(base, schedule), {.pp = kRanks});
-    return static_cast<double>(run.ranks[rank].peak_by_owner.at("activations"));
+    return static_cast<double>(run.ranks[rank].peak_by_owner[device::Owner::activations]);
   };
   const double all = fullest(kOneStage[0], 1);  // of a rank without embedding or head
   // Weight parts keep gradients as well as activations.

@@ -56,21 +56,23 @@ struct Layout {
   bool sequence_parallel = true;
   int64_t micro_batch = 1;
   std::string method = "ring", balance = "zigzag";  // of context ranks
+  std::string recompute = "none";
 
   int64_t rows() const { return micro_batch * model.S / sizes.cp; }
   int64_t data_ranks() const { return sizes.dp * sizes.cp; }  // that share the sums of gradients
   int64_t microbatches() const { return 8 / (micro_batch * sizes.dp); }
   int64_t layers() const { return model.L / sizes.pp; }  // of each stage
   std::string text() const {
-    return fmt::format("{}; ZeRO {}, sequence parallel {}, {} key heads, tied {}, microbatches of {}, {}, {}",
-                       sizes.text(), zero, sequence_parallel, model.K, model.tied, micro_batch, method, balance);
+    return fmt::format(
+        "{}; ZeRO {}, sequence parallel {}, {} key heads, tied {}, microbatches of {}, {}, {}, recompute {}",
+        sizes.text(), zero, sequence_parallel, model.K, model.tied, micro_batch, method, balance, recompute);
   }
   std::vector<std::string> overrides() const {
-    std::vector<std::string> all =
-        with(model.overrides(), {"train.steps=1", "train.eval_steps=1", fmt::format("parallel.zero.stage={}", zero),
-                                 fmt::format("parallel.sequence_parallel={}", sequence_parallel),
-                                 fmt::format("train.micro_batch_size={}", micro_batch),
-                                 "parallel.context.method=" + method, "parallel.context.balance=" + balance});
+    std::vector<std::string> all = with(
+        model.overrides(), {"train.steps=1", "train.eval_steps=1", fmt::format("parallel.zero.stage={}", zero),
+                            fmt::format("parallel.sequence_parallel={}", sequence_parallel),
+                            fmt::format("train.micro_batch_size={}", micro_batch), "parallel.context.method=" + method,
+                            "parallel.context.balance=" + balance, "parallel.recompute=" + recompute});
     // As many layers on each stage, so that no cost model enters here.
     std::string split;
     for (int64_t stage = 0; stage < sizes.pp; ++stage) split += fmt::format("{}{}", stage == 0 ? "" : ", ", layers());
@@ -195,11 +197,14 @@ int64_t tensor_bytes(const Layout& layout, int64_t d, int64_t t, int64_t stage) 
   int64_t microbatch = 0;
   if (layout.sequence_parallel) {
     const int64_t others = tokens / tp * (tp - 1) * m.H;  // of a gather as of a scatter
-    // A layer gathers and scatters twice forwards and backwards, and gathers two inputs again.
-    microbatch = others * ((4 + 6) * layout.layers() + (first ? 2 : 0) + (last ? 3 : 0));
+    // A layer gathers and scatters twice forwards and backwards, and gathers two inputs again; computed again it does
+    // all of forward but for the last scatter.
+    const int64_t again = layout.recompute == "full" ? 3 : 0;
+    microbatch = others * ((4 + 6 + again) * layout.layers() + (first ? 2 : 0) + (last ? 2 : 0));
   } else {
     const int64_t whole = all_reduced(tokens * m.H, tp, t);
-    microbatch = whole * (4 * layout.layers() + (first ? 1 : 0) + (last ? 1 : 0));
+    const int64_t again = layout.recompute == "full" ? 1 : 0;
+    microbatch = whole * ((4 + again) * layout.layers() + (first ? 1 : 0) + (last ? 1 : 0));
   }
   if (last) microbatch += 3 * tokens * (tp - 1);  // maximum, sum and target logit of each token
   const int64_t block = m.K < tp ? tp / m.K : 1;
@@ -219,10 +224,10 @@ int64_t pipeline_bytes(const Layout& layout, int64_t d, int64_t stage) {
   return kElement * elements;
 }
 
-// How often a microbatch uses a unit's weights: each way, but the embedding's backward needs none; the head uses the
-// table, too, where it is the embedding's.
+// How often a microbatch uses a unit's weights: each way, but the embedding's backward needs none, and the head goes
+// both ways at once; it uses the table, too, where it is the embedding's.
 int64_t gathers_of_unit(const Layout& layout, int64_t stage, int64_t unit) {
-  constexpr int64_t kByHead = 2;
+  constexpr int64_t kByHead = 1;
   const bool last = stage + 1 == layout.sizes.pp;
   if (unit > 0) return unit > layout.layers() ? kByHead : 2;
   return 1 + (last && layout.model.tied ? kByHead : 0);
@@ -248,15 +253,16 @@ int64_t context_bytes(const Layout& layout, int64_t c) {
   if (cp == 1) return 0;
   const int64_t key_heads = std::max<int64_t>(1, m.K / tp);
   const int64_t block = 2 * layout.rows() * key_heads * m.D;  // keys and values, or their gradients
+  const int64_t again = layout.recompute == "none" ? 0 : 1;   // attention's forward
   int64_t layer = 0;
   if (layout.method == "ulysses") {
     // Queries, context; queries, context, its gradient and that of the queries again; keys and values thrice, twice.
-    layer = 6 * layout.rows() * (m.N / tp) * m.D / cp * (cp - 1);
-    layer += 6 * layout.rows() * std::max<int64_t>(1, key_heads / cp) * m.D * (cp - 1);
+    layer = (6 + 2 * again) * layout.rows() * (m.N / tp) * m.D / cp * (cp - 1);
+    layer += (6 + 2 * again) * layout.rows() * std::max<int64_t>(1, key_heads / cp) * m.D * (cp - 1);
   } else if (layout.method == "all_gather" || layout.balance == "zigzag") {
-    layer = 3 * block * (cp - 1);  // two gathers and a scatter; or as many hops
+    layer = (3 + again) * block * (cp - 1);  // two gathers and a scatter; or as many hops
   } else if (c + 1 < cp) {
-    layer = block * (2 * (c + 1) + c);  // own and earlier blocks, twice; gradients of the earlier ones
+    layer = block * ((2 + again) * (c + 1) + c);  // own and earlier blocks, twice; gradients of the earlier ones
   } else {
     layer = block * c;  // gradients go home
   }
@@ -345,6 +351,24 @@ TEST_CASE("what a context rank hands over is the closed form, to the byte", "[qu
                                  Sizes{.tp = 2, .pp = 2, .cp = 2}})
         require_closed_form(
             {.model = model, .sizes = sizes, .micro_batch = sizes.tp, .method = method, .balance = balance});
+}
+
+TEST_CASE("recomputed layers hand over what they need again, to the byte", "[quick][traffic][recompute]") {
+  for (const char* recompute : {"selective", "full"}) {
+    for (const bool sequence_parallel : {true, false})
+      require_closed_form(
+          {.model = kQwen3, .sizes = {.tp = 2}, .sequence_parallel = sequence_parallel, .recompute = recompute});
+    require_closed_form(
+        {.model = with_layers(kGpt2, 4), .sizes = {.dp = 2, .pp = 2}, .zero = 3, .recompute = recompute});
+    for (const auto& [method, balance] : std::vector<std::pair<std::string, std::string>>{
+             {"ring", "zigzag"}, {"ring", "none"}, {"all_gather", "zigzag"}, {"ulysses", "none"}})
+      require_closed_form({.model = kGpt2,
+                           .sizes = {.tp = 2, .cp = 2},
+                           .micro_batch = 2,
+                           .method = method,
+                           .balance = balance,
+                           .recompute = recompute});
+  }
 }
 
 TEST_CASE("in bf16 keys and values travel in 2 bytes, sums of their gradients in 4",

@@ -233,17 +233,15 @@ class CudaDevice : public Device, public WorkQueue {
   }
 
   // Three numbers a row: the host adds them up, exactly.
-  void cross_entropy_sum(const CrossEntropyStatistics& op, ExactSum& sum) override {
-    const int64_t rows = op.targets.elements();
+  void cross_entropy_sum(const CrossEntropySum& op, ExactSum& sum) override {
+    const int64_t rows = require_losses(op);
     std::vector<int32_t> targets(static_cast<size_t>(rows));
     std::vector<float> statistics(static_cast<size_t>(3 * rows));
     const Tensor whole(statistics.data(), DType::fp32, {3 * rows});
-    CrossEntropyStatistics on_host = op;
-    on_host.targets = Tensor(targets.data(), DType::i32, {rows});
-    on_host.maximum = whole.rows(0, rows);
-    on_host.sum_exp = whole.rows(rows, rows);
-    on_host.target_logit = whole.rows(2 * rows, rows);
-    on_host.logits = Tensor(statistics.data(), DType::fp32, op.logits.shape());  // its shape alone is looked at
+    const CrossEntropySum on_host = {.targets = Tensor(targets.data(), DType::i32, {rows}),
+                                     .maximum = whole.rows(0, rows),
+                                     .sum_exp = whole.rows(rows, rows),
+                                     .target_logit = whole.rows(2 * rows, rows)};
     copy(op.targets, on_host.targets);
     copy(op.maximum, on_host.maximum);
     copy(op.sum_exp, on_host.sum_exp);
