@@ -58,7 +58,8 @@ std::vector<Seen> dispatch(const Case& the_case) {
     const int64_t e = seen.coordinate[Axis::ep], t = the_case.rows_differ() ? seen.coordinate[Axis::tp] : 0;
     const auto device = device::make_cpu_device(1);
     device::MemoryLedger ledger;
-    device::Arena saved(*device, ledger, device::Owner::activations), scratch(*device, ledger, device::Owner::workspace);
+    device::Arena saved(*device, ledger, device::Owner::activations),
+        scratch(*device, ledger, device::Owner::workspace);
     const TensorRegion tensor(communicator, the_case.splits);
     const ExpertDispatch dispatch(communicator, *device, tensor, the_case.experts);
     const ExpertDispatch::Plan plan = dispatch.plan(saved, choices_of(the_case, e, t), kTopK);
