@@ -2,9 +2,9 @@
 // to know (initialisation, reduction, norm, ZeRO partition, dumps, memory table) derives it from this statement.
 #pragma once
 
-#include <compare>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lib/device/tensor.h"
@@ -85,7 +85,9 @@ struct ParameterSpec {
 struct GradientSharers {
   Axis axis = Axis::tp;
   int64_t ranks = 1;  // 1: there are none
-  auto operator<=>(const GradientSharers&) const = default;
+  bool operator<(const GradientSharers& other) const {
+    return std::pair(axis, ranks) < std::pair(other.axis, other.ranks);
+  }
 };
 GradientSharers gradient_sharers(const ParameterSpec& spec, const Mesh& mesh);
 

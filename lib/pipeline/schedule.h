@@ -21,7 +21,7 @@ struct Plan {
 };
 
 // Of a step.
-Plan plan_training(config::PipelineSchedule schedule, int64_t ranks, int64_t chunks, int64_t microbatches);
+Plan plan_training(config::PipelineSchedule name, int64_t ranks, int64_t chunks, int64_t microbatches);
 Plan plan_training(const config::Config& config, int64_t microbatches);
 // Of an evaluation, which keeps nothing after a forward.
 Plan plan_evaluation(const StagePlacement& placement, int64_t microbatches);
