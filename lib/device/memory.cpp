@@ -114,35 +114,36 @@ void Buffer::release() {
   device_ = nullptr;
 }
 
-Arena::Arena(Device& device, MemoryLedger& ledger, Owner owner) : device_(device), ledger_(ledger), owner_(owner) {}
+Arena::Arena(Device& device, MemoryLedger& ledger, Owner owner, int64_t expected)
+    : device_(device), ledger_(ledger), owner_(owner), expected_(expected) {}
 
 Arena::~Arena() {
   for (const Owner owner : kOwners) ledger_.add(owner, -position_.used_by_owner[owner]);
   release_blocks();
 }
 
-Tensor Arena::allocate(DType dtype, Shape shape, Owner owner) {
+Tensor Arena::allocate(DType dtype, Shape shape) {
   const int64_t bytes = piece_bytes(shape.elements() * size_of(dtype));
   while (position_.block < blocks_.size() && position_.offset + bytes > blocks_[position_.block].bytes) {
     ++position_.block;
     position_.offset = 0;
   }
-  if (position_.block == blocks_.size()) grow(bytes, owner);
+  if (position_.block == blocks_.size()) grow(bytes);
   void* data = static_cast<std::byte*>(blocks_[position_.block].memory) + position_.offset;
   position_.offset += bytes;
   position_.used += bytes;
-  position_.used_by_owner[owner] += bytes;
+  position_.used_by_owner[owner_] += bytes;
   expected_ = std::max(expected_, position_.used);
-  ledger_.add(owner, bytes);
+  ledger_.add(owner_, bytes);
   return {data, dtype, shape};
 }
 
-void Arena::grow(int64_t bytes, Owner owner) {
+void Arena::grow(int64_t bytes) {
   const int64_t step = std::clamp(round_up(held_ / 16, kAlignment), kSmallestStep, kLargestStep);
   const bool is_known = blocks_.empty() && expected_ >= bytes;
   int64_t size = is_known ? expected_ : round_up(bytes, step);
   if (size > kLargestStep) size = round_up(size, kLargestStep);
-  blocks_.push_back({take(device_, ledger_, owner, size), size});
+  blocks_.push_back({take(device_, ledger_, owner_, size), size});
   held_ += size;
 }
 
@@ -163,11 +164,6 @@ void Arena::release_blocks() {
   ledger_.hold(-held_);
   blocks_.clear();
   held_ = 0;
-}
-
-void Arena::take_room(const Mark& mark, int64_t bytes, Owner owner) {
-  const int64_t left = bytes - (position_.used - mark.used);
-  if (left > 0) allocate(DType::u8, {left}, owner);
 }
 
 }  // namespace quintet::device

@@ -97,19 +97,18 @@ class Buffer {
   Tensor tensor_;
 };
 
-// A bump allocator. While it learns what a step needs it grows by blocks of what is asked for, and a bounded step at
-// most above that; a reset when empty melts them into one of what was needed at once, so that a step that needs no more
-// than an earlier one takes nothing from the device. Contents are not initialised.
+// A bump allocator. It takes what it is told to expect as one block. Past that it grows by blocks of what is asked for,
+// and a bounded step at most above it; a reset when empty melts them into one of what was needed at once, so that a
+// step that needs no more than an earlier one takes nothing from the device. Contents are not initialised.
 class Arena {
  public:
-  Arena(Device& device, MemoryLedger& ledger, Owner owner);
+  // `expected`: bytes that it will need at once, where they are known (most_used() of one in a dry run).
+  Arena(Device& device, MemoryLedger& ledger, Owner owner, int64_t expected = 0);
   ~Arena();
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
-  Tensor allocate(DType dtype, Shape shape) { return allocate(dtype, shape, owner_); }
-  // A piece that the ledger books under another owner than the arena's.
-  Tensor allocate(DType dtype, Shape shape, Owner owner);
+  Tensor allocate(DType dtype, Shape shape);
 
   struct Mark {
     size_t block = 0;
@@ -121,18 +120,15 @@ class Arena {
   // Gives back everything allocated since `mark`.
   void release_to(const Mark& mark);
   void reset() { release_to({}); }
-  // What it will need at once, where that is known from others of its kind: bytes that it takes as one block.
-  void expect(int64_t bytes) { expected_ = std::max(expected_, bytes); }
-  int64_t expected() const { return expected_; }
-  // Has what was allocated since `mark` take `bytes` at least, so that needs that vary do not move the peak.
-  void take_room(const Mark& mark, int64_t bytes, Owner owner);
+  // Bytes in use at once, at most so far, or expected.
+  int64_t most_used() const { return expected_; }
 
  private:
   struct Block {
     void* memory;
     int64_t bytes;
   };
-  void grow(int64_t bytes, Owner owner);
+  void grow(int64_t bytes);
   void release_blocks();
 
   Device& device_;
@@ -140,8 +136,22 @@ class Arena {
   Owner owner_;
   std::vector<Block> blocks_;
   Mark position_;
-  int64_t held_ = 0;      // in blocks
-  int64_t expected_ = 0;  // to be in use at once: the most so far
+  int64_t held_ = 0;  // in blocks
+  int64_t expected_;  // to be in use at once: the most so far
+  friend class OwnerScope;
+};
+
+// Has an arena book what is allocated during its life under another owner.
+class OwnerScope {
+ public:
+  OwnerScope(Arena& arena, Owner owner) : arena_(arena), outer_(std::exchange(arena.owner_, owner)) {}
+  ~OwnerScope() { arena_.owner_ = outer_; }
+  OwnerScope(const OwnerScope&) = delete;
+  OwnerScope& operator=(const OwnerScope&) = delete;
+
+ private:
+  Arena& arena_;
+  Owner outer_;
 };
 
 // Releases what was allocated from an arena during its life.

@@ -28,16 +28,19 @@ class NullSideQueue : public SideQueue {
 
 class NullDevice : public Device, public WorkQueue {
  public:
+  explicit NullDevice(int64_t bytes) : free_(bytes) {}
   std::string description() const override { return "no device"; }
   int threads() const override { return 1; }
   WorkQueue* queue() override { return this; }
   bool computes() const override { return false; }
 
   void* allocate(int64_t bytes) override {
+    if (bytes > free_) return nullptr;
+    free_ -= bytes;
     return reinterpret_cast<void*>(  // NOLINT(performance-no-int-to-ptr): nobody follows it
         std::exchange(next_, next_ + static_cast<uintptr_t>(round_up(bytes, kAlignment))));
   }
-  void release(void*, int64_t) override {}
+  void release(void*, int64_t bytes) override { free_ += bytes; }
 
   void fill(Tensor, double) override {}
   void copy(Tensor from, Tensor to) override {
@@ -91,6 +94,7 @@ class NullDevice : public Device, public WorkQueue {
   void while_host_waits(std::function<void()>) override {}
 
  private:
+  int64_t free_;
   uintptr_t next_ = kFirstAddress;
   const void* choices_ = nullptr;  // of the router that came last
   int32_t experts_ = 1;
@@ -98,6 +102,6 @@ class NullDevice : public Device, public WorkQueue {
 
 }  // namespace
 
-std::unique_ptr<Device> make_null_device() { return std::make_unique<NullDevice>(); }
+std::unique_ptr<Device> make_null_device(int64_t bytes) { return std::make_unique<NullDevice>(bytes); }
 
 }  // namespace quintet::device

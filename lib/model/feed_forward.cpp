@@ -4,6 +4,7 @@
 
 namespace quintet::model {
 namespace {
+
 device::Activation activation_of(const config::Model& config) {
   switch (config.activation) {
     case config::Activation::gelu: return device::Activation::gelu;
@@ -13,6 +14,9 @@ device::Activation activation_of(const config::Model& config) {
   }
   QUINTET_CHECK(false, "unknown activation");
 }
+
+Tensor rows_of(Tensor tensor, int64_t first, int64_t count) { return tensor ? tensor.rows(first, count) : tensor; }
+
 }  // namespace
 
 FeedForward::FeedForward(parallel::ParameterStore& store, const std::string& name, const config::Model& config,
@@ -27,17 +31,38 @@ FeedForward::FeedForward(parallel::ParameterStore& store, const std::string& nam
                  {.split = Split::row, .bias = config.bias, .init = residual_init(config), .along_ep = along_ep});
 }
 
-void FeedForward::expand(Pass& pass, Tensor x, FeedForwardSaved& saved) const {
-  const Shape shape = {x.size(0), up_.outputs()};
+FeedForwardSaved FeedForwardSaved::rows(int64_t first, int64_t count) const {
+  return {rows_of(gate, first, count), rows_of(up, first, count), rows_of(hidden, first, count)};
+}
+
+FeedForwardGradients FeedForwardGradients::rows(int64_t first, int64_t count) const {
+  return {rows_of(gate, first, count), rows_of(up, first, count)};
+}
+
+FeedForwardSaved FeedForward::make_saved(Pass& pass, int64_t rows) const {
+  const Shape shape = {rows, up_.outputs()};
+  FeedForwardSaved saved;
   saved.up = pass.keep(shape);
+  if (gated_) saved.gate = pass.keep(shape);
+  if (!pass.is_selective()) saved.hidden = pass.keep(shape);
+  return saved;
+}
+
+FeedForwardGradients FeedForward::make_gradients(Pass& pass, int64_t rows) const {
+  const Shape shape = {rows, up_.outputs()};
+  FeedForwardGradients gradients;
+  gradients.up = pass.for_weights(shape);
+  if (gated_) gradients.gate = pass.for_weights(shape);
+  return gradients;
+}
+
+void FeedForward::expand(Pass& pass, Tensor x, FeedForwardSaved& saved) const {
+  if (pass.is_selective()) saved.hidden = pass.temporary(saved.up.shape());
   if (gated_) {
-    saved.gate = pass.keep(shape);
-    saved.hidden = pass.keep_unless_selective(shape);
     gate_.forward(pass, x, saved.gate);
     up_.forward(pass, x, saved.up);
     activate(pass, saved, saved.hidden);
   } else {
-    saved.hidden = pass.keep_unless_selective(shape);
     up_.forward(pass, x, saved.hidden, activation_, saved.up);
   }
 }
@@ -54,12 +79,9 @@ void FeedForward::activate(Pass& pass, const FeedForwardSaved& saved, Tensor hid
   }
 }
 
-FeedForwardGradients FeedForward::backward_input(Pass& pass, Tensor d_output, Tensor d_x,
-                                                 const FeedForwardSaved& saved) const {
-  FeedForwardGradients gradients;
-  gradients.up = pass.for_weights(saved.up.shape());
+void FeedForward::backward_input(Pass& pass, Tensor d_output, Tensor d_x, const FeedForwardSaved& saved,
+                                 const FeedForwardGradients& gradients) const {
   if (gated_) {
-    gradients.gate = pass.for_weights(saved.up.shape());
     const device::ArenaScope scope(pass.scratch);
     const Tensor d_hidden = pass.temporary(saved.up.shape());
     down_.backward_input(pass, d_output, d_hidden);
@@ -70,7 +92,6 @@ FeedForwardGradients FeedForward::backward_input(Pass& pass, Tensor d_output, Te
     down_.backward_input(pass, d_output, gradients.up, /*accumulate=*/false, activation_, saved.up);
   }
   up_.backward_input(pass, gradients.up, d_x, /*accumulate=*/gated_);
-  return gradients;
 }
 
 void FeedForward::backward_weight(Pass& pass, Tensor x, Tensor d_output, const FeedForwardSaved& saved,

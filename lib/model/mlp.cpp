@@ -10,6 +10,7 @@ void Mlp::forward(Pass& pass, Tensor x, Tensor output, MlpSaved& saved) const {
   saved.input = x;
   const Tensor whole = pass.tensor.gather(pass.scratch, x, name_ + " input");
   const Tensor part = pass.tensor.part_of(pass.scratch, output);
+  saved.inner = layers_.make_saved(pass, whole.size(0));
   layers_.expand(pass, whole, saved.inner);
   pass.observe(name_ + " hidden", saved.inner.hidden);
   if (pass.mode == Mode::recompute) return;  // no gradient needs the output
@@ -26,7 +27,8 @@ MlpGradients Mlp::backward_input(Pass& pass, Tensor d_output, Tensor d_x, const 
   if (!pass.splits_backward)
     gradients.input.copied = pass.tensor.start_gather(pass.scratch, saved.input, name_ + " input again");
   const Tensor d_part = pass.tensor.part_of(pass.scratch, d_x);
-  gradients.inner = layers_.backward_input(pass, gradients.d_output.copied.whole, d_part, saved.inner);
+  gradients.inner = layers_.make_gradients(pass, d_part.size(0));
+  layers_.backward_input(pass, gradients.d_output.copied.whole, d_part, saved.inner, gradients.inner);
   gradients.reduced = pass.tensor.reduce(d_part, d_x, name_ + " input gradient");
   return gradients;
 }

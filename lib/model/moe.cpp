@@ -39,12 +39,14 @@ void Moe::forward(Pass& pass, Tensor x, Tensor output, MoeSaved& saved) const {
   const int64_t hidden = x.size(1);
   const std::vector<int32_t> choices = router_.forward(pass, x, saved.router);
   const int64_t top_k = div_exact(static_cast<int64_t>(choices.size()), x.size(0));
-  saved.plan = dispatch.plan(pass.saved, choices, top_k);
   const parallel::ExpertDispatch::Plan& plan = saved.plan;
-  saved.received = pass.keep({dispatch.received_rows(plan), hidden});
-  saved.returned = pass.keep({plan.sent_rows(), hidden});
   {
     const device::ArenaScope scope(pass.scratch);
+    const device::OwnerScope kept(pass.saved, device::Owner::expert_buffers),
+        unkept(pass.scratch, device::Owner::expert_buffers);
+    saved.plan = dispatch.plan(pass.saved, choices, top_k);
+    saved.received = pass.keep({dispatch.received_rows(plan), hidden});
+    saved.returned = pass.keep({plan.sent_rows(), hidden});
     // With one rank along ep nothing is sent: what would be is written where it would arrive, and where tensor ranks do
     // not split rows either, parts are made and summed where they are kept.
     const bool stays = dispatch.ranks() == 1;
@@ -54,10 +56,12 @@ void Moe::forward(Pass& pass, Tensor x, Tensor output, MoeSaved& saved) const {
     dispatch.send(plan, sent, saved.received, name_ + " rows");
     const Tensor rows = dispatch.gather(pass.scratch, plan, saved.received, name_ + " rows");
     const Tensor parts = in_place ? saved.returned : pass.temporary(rows.shape());
+    const FeedForwardSaved inner = experts_.front().make_saved(pass, rows.size(0));
     saved.experts.resize(experts_.size());
     pass.units.before(*experts_unit_, parallel::Use::forward);
     for_experts(plan, [&](size_t e, int64_t first, int64_t count) {
-      const device::ArenaScope unkept(pass.scratch);
+      const device::ArenaScope one(pass.scratch);
+      saved.experts[e] = inner.rows(first, count);
       experts_[e].expand(pass, rows.rows(first, count), saved.experts[e]);
       experts_[e].contract(pass, parts.rows(first, count), saved.experts[e]);
     });
@@ -84,11 +88,26 @@ void Moe::forward(Pass& pass, Tensor x, Tensor output, MoeSaved& saved) const {
 
 MoeGradients Moe::backward(Pass& pass, Tensor d_output, Tensor d_x, const MoeSaved& saved) const {
   const device::ArenaScope scope(pass.scratch);
+  MoeGradients gradients;
+  routed_backward(pass, d_output, d_x, saved, gradients);
+  for (size_t j = 0; j < shared_.size(); ++j) {
+    const device::ArenaScope inner(pass.scratch);
+    const Tensor addend = pass.temporary(d_x.shape());
+    gradients.shared.push_back(backward_of(shared_[j], pass, d_output, addend, saved.shared[j]));
+    add(pass, d_x, addend);
+  }
+  pass.observe(name_ + " input gradient", d_x);
+  return gradients;
+}
+
+void Moe::routed_backward(Pass& pass, Tensor d_output, Tensor d_x, const MoeSaved& saved,
+                          MoeGradients& gradients) const {
+  const device::OwnerScope kept(pass.saved, device::Owner::expert_buffers),
+      unkept(pass.scratch, device::Owner::expert_buffers);
   const parallel::ExpertDispatch& dispatch = *pass.dispatch;
   const parallel::ExpertDispatch::Plan& plan = saved.plan;
   const parallel::Use use = pass.splits_backward ? parallel::Use::backward_input : parallel::Use::backward;
   const bool stays = dispatch.ranks() == 1;
-  MoeGradients gradients;
   gradients.d_received = pass.for_weights(saved.received.shape());
   const Tensor d_slots = stays ? gradients.d_received : pass.temporary(saved.returned.shape());
   const Tensor d_weights = pass.temporary_statistics(saved.router.weights.shape());
@@ -106,11 +125,13 @@ MoeGradients Moe::backward(Pass& pass, Tensor d_output, Tensor d_x, const MoeSav
   const Tensor rows =
       pass.splits_backward ? Tensor{} : dispatch.gather(pass.scratch, plan, saved.received, name_ + " rows again");
   const Tensor d_parts = pass.temporary(d_rows.shape());
+  const FeedForwardGradients inner = experts_.front().make_gradients(pass, d_rows.size(0));
   gradients.experts.resize(experts_.size());
   pass.units.before(*experts_unit_, use);
   for_experts(plan, [&](size_t e, int64_t first, int64_t count) {
-    gradients.experts[e] =
-        experts_[e].backward_input(pass, d_rows.rows(first, count), d_parts.rows(first, count), saved.experts[e]);
+    gradients.experts[e] = inner.rows(first, count);
+    experts_[e].backward_input(pass, d_rows.rows(first, count), d_parts.rows(first, count), saved.experts[e],
+                               gradients.experts[e]);
   });
   parallel::ExpertDispatch::Sum sum = dispatch.start_sum(pass.scratch, plan, d_parts, name_ + " row gradients");
   if (!pass.splits_backward) experts_backward_weight(pass, rows, d_rows, saved, gradients);
@@ -123,20 +144,13 @@ MoeGradients Moe::backward(Pass& pass, Tensor d_output, Tensor d_x, const MoeSav
     dispatch.send_back(plan, sum.total, d_sent, name_ + " row gradients");
   }
   pass.device.combine_rows({.input = d_sent, .index = plan.slot_of_choice, .addend = d_router, .output = d_x});
-  for (size_t j = 0; j < shared_.size(); ++j) {
-    const device::ArenaScope inner(pass.scratch);
-    const Tensor addend = pass.temporary(d_x.shape());
-    gradients.shared.push_back(backward_of(shared_[j], pass, d_output, addend, saved.shared[j]));
-    add(pass, d_x, addend);
-  }
-  pass.observe(name_ + " input gradient", d_x);
-  return gradients;
 }
 
 void Moe::backward_weight(Pass& pass, const MoeSaved& saved, MoeGradients& gradients) const {
   router_.backward_weight(pass, gradients.d_logits, saved.router);
   {
     const device::ArenaScope scope(pass.scratch);
+    const device::OwnerScope unkept(pass.scratch, device::Owner::expert_buffers);
     const parallel::ExpertDispatch& dispatch = *pass.dispatch;
     const Tensor d_rows =
         dispatch.gather(pass.scratch, saved.plan, gradients.d_received, name_ + " output gradients again");

@@ -52,6 +52,8 @@ class Moe {
   template <typename Function>
   void for_experts(const parallel::ExpertDispatch::Plan& plan, const Function& f) const;
 
+  // Backward of router and experts of this rank, or of their input parts; what it allocates lives in scratch after it.
+  void routed_backward(Pass& pass, Tensor d_output, Tensor d_x, const MoeSaved& saved, MoeGradients& gradients) const;
   // rows, d_rows: [W, H], those that arrived and the gradients of their outputs, by expert.
   void experts_backward_weight(Pass& pass, Tensor rows, Tensor d_rows, const MoeSaved& saved,
                                const MoeGradients& gradients) const;

@@ -1,5 +1,7 @@
 #include "lib/parallel/expert_dispatch.h"
 
+#include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "lib/base/integers.h"
@@ -24,14 +26,15 @@ std::vector<int64_t> starts_of(std::span<const int64_t> counts) {
 }  // namespace
 
 ExpertDispatch::ExpertDispatch(comm::Communicator& communicator, device::Device& device, const TensorRegion& tensor,
-                               int64_t experts)
+                               int64_t experts, double room)
     : device_(device),
       tensor_(tensor),
       ranks_(communicator.group({Axis::ep}, Axis::ep)),
       tensor_counts_(communicator.group({Axis::tp}, Axis::ep)),
       sequence_(communicator.group(tensor.splits_rows() ? AxisSet{Axis::tp, Axis::cp} : AxisSet{Axis::cp}, Axis::ep)),
       experts_(experts),
-      own_experts_(div_exact(experts, ranks_.size())) {}
+      own_experts_(div_exact(experts, ranks_.size())),
+      room_(room) {}
 
 std::vector<int64_t> ExpertDispatch::exchange_counts(std::span<const int64_t> slots_of_expert) const {
   std::vector<int64_t> sent(slots_of_expert.begin(), slots_of_expert.end()), received(sent.size());
@@ -48,6 +51,23 @@ std::vector<int64_t> ExpertDispatch::exchange_counts(std::span<const int64_t> sl
                   Tensor(all.data(), DType::i64, {tensor_.ranks() * experts_}), "counts of rows that tensor ranks got")
       .wait();
   return all;
+}
+
+std::vector<int64_t> ExpertDispatch::fullest_counts(int64_t rows, int64_t top_k, int64_t kept) const {
+  const int64_t even = ceil_div(rows * top_k, ranks_.size());  // from each of these
+  const int64_t most = rows * std::min(top_k, own_experts_);   // a row chooses an expert once
+  const int64_t full = std::min(most, static_cast<int64_t>(std::ceil(room_ * static_cast<double>(even))));
+  const int64_t gathered = tensor_.splits_rows() ? tensor_.ranks() : 1, others = ranks_.size() - 1;
+  std::vector<int64_t> counts(static_cast<size_t>(gathered * experts_), 0);
+  for (int64_t tensor_rank = 0; tensor_rank < gathered; ++tensor_rank)
+    for (int64_t rank = 0; rank < ranks_.size(); ++rank) {
+      int64_t count = full;
+      if (gathered == 1 || tensor_rank == tensor_.rank())
+        count = rank == ranks_.rank() ? kept : ceil_div(ranks_.size() * full - kept, others);
+      // All for one expert: what a layer needs beside its rows grows with the largest.
+      counts[static_cast<size_t>(tensor_rank * experts_ + rank * own_experts_)] = count;
+    }
+  return counts;
 }
 
 Tensor ExpertDispatch::upload(device::Arena& arena, std::vector<int32_t>& values) const {
@@ -76,10 +96,16 @@ ExpertDispatch::Plan ExpertDispatch::plan(device::Arena& arena, std::span<const 
   plan.slot_of_choice =
       upload(arena, slot_of_choice).reshaped({div_exact(static_cast<int64_t>(choices.size()), top_k), top_k});
 
-  const std::vector<int64_t> arrived = exchange_counts(slots_of_expert);
   for (int64_t rank = 0; rank < ranks_.size(); ++rank) {
     const auto first = static_cast<size_t>(rank * own_experts_), own = static_cast<size_t>(own_experts_);
     plan.sent.push_back(sum(std::span(slots_of_expert).subspan(first, own)));
+  }
+  const std::vector<int64_t> arrived =
+      device_.computes()
+          ? exchange_counts(slots_of_expert)
+          : fullest_counts(div_exact(std::ssize(choices), top_k), top_k, plan.sent[static_cast<size_t>(ranks_.rank())]);
+  for (int64_t rank = 0; rank < ranks_.size(); ++rank) {
+    const auto first = static_cast<size_t>(rank * own_experts_), own = static_cast<size_t>(own_experts_);
     const int64_t here = tensor_.splits_rows() ? tensor_.rank() * experts_ : 0;
     plan.received.push_back(sum(std::span(arrived).subspan(static_cast<size_t>(here) + first, own)));
   }

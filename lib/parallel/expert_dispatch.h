@@ -19,8 +19,10 @@ constexpr int32_t kDropped = -1;
 
 class ExpertDispatch {
  public:
-  // `experts` of a layer are dealt to the ranks along ep in equal runs.
-  ExpertDispatch(comm::Communicator& communicator, device::Device& device, const TensorRegion& tensor, int64_t experts);
+  // `experts` of a layer are dealt to the ranks along ep in equal runs. `room`: for how many rows a rank shall have
+  // memory, as a multiple of an even load; a dry run sees so many arrive (Device::computes()).
+  ExpertDispatch(comm::Communicator& communicator, device::Device& device, const TensorRegion& tensor, int64_t experts,
+                 double room = 1);
 
   // How the rows of a layer and microbatch travel. Tensors live as long as the arena that they were made in.
   struct Plan {
@@ -60,6 +62,9 @@ class ExpertDispatch {
 
  private:
   Tensor upload(device::Arena& arena, std::vector<int32_t>& values) const;
+  // What exchange_counts() would find where the rank is as full as there is room for; it has sent `kept` rows to
+  // itself.
+  std::vector<int64_t> fullest_counts(int64_t rows, int64_t top_k, int64_t kept) const;
   // Rows of each own expert from each rank along ep, by tensor rank that gathers: [tensor ranks, ranks, own experts].
   std::vector<int64_t> exchange_counts(std::span<const int64_t> slots_of_expert) const;
 
@@ -69,6 +74,7 @@ class ExpertDispatch {
   comm::ProcessGroup& tensor_counts_;
   comm::ProcessGroup& sequence_;
   int64_t experts_, own_experts_;
+  double room_;
 };
 
 }  // namespace quintet::parallel

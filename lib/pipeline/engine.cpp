@@ -51,14 +51,6 @@ void sum_count(comm::ProcessGroup& group, int64_t& count) {
   group.all_reduce(Tensor(&count, DType::i64, {1}), comm::Reduction::sum, "count of tokens").wait();
 }
 
-// What this rank does in a step. A schedule that cannot run must not start.
-std::vector<Action> checked_actions(const config::Config& config, int64_t microbatches, int64_t rank) {
-  Plan plan = plan_training(config, microbatches);
-  const std::string problem = check_plan(plan);
-  QUINTET_CHECK(problem.empty(), "{}", problem);
-  return std::move(plan.lists[static_cast<size_t>(rank)]);
-}
-
 double mean(const ExactSum& sum, int64_t count) { return count == 0 ? 0 : sum.value() / static_cast<double>(count); }
 
 }  // namespace
@@ -74,17 +66,24 @@ Engine::Engine(const config::Config& config, comm::Communicator& communicator, d
       store_(communicator.mesh(), communicator.mesh().coordinate_of(communicator.placement().rank)),
       placement_(placement_of(config)),
       model_parameters_(pipeline::model_parameters(config, communicator.mesh())) {
-  actions_ = checked_actions(config, microbatches(), pipeline_rank());
+  Plan plan = plan_training(config, microbatches());
+  messages_under_way_ = messages_under_way(plan);
+  actions_ = std::move(plan.lists[static_cast<size_t>(pipeline_rank())]);
   for (const int64_t stage : placement_.stages_of(pipeline_rank()))
     stages_.emplace_back(store_, config, rope_, part_of_stage(config, stage),
                          stages_.empty() ? nullptr : stages_.front().embedding());
   const auto bucket_bytes = static_cast<int64_t>(config.parallel.zero.bucket_mb * 1024 * 1024);
   store_.lay_out(types_, bucket_bytes, /*by_unit=*/config.parallel.zero.stage >= 2);
-  if (available) require_memory(config, communicator, *available);
+  ArenaSizes arenas;
+  if (device.computes()) {
+    const MemoryBound bound = memory_bound(config, communicator.placement());
+    if (available) require_memory(config, communicator, bound, *available);
+    arenas = bound.arenas;
+  }
   ledger_.advise([&config](device::Owner owner) { return memory_advice(config, owner); });
   optimizer_.emplace(device, ledger_, communicator, store_, config.optimizer, config.parallel.zero);
   optimizer_->initialise(static_cast<uint64_t>(config.run.seed));
-  executor_.emplace(config, communicator, device, ledger_, placement_, stages_, types_);
+  executor_.emplace(config, communicator, device, ledger_, placement_, stages_, types_, arenas);
 }
 
 int64_t Engine::data_rank() const { return communicator_.group(kBatchAxes, std::nullopt).rank(); }
@@ -101,7 +100,8 @@ model::Counts Engine::run_microbatches(const ActionObserver& observer) {
       .mode = model::Mode::train,
       .loss_scale = loss_scale_,
       .batch = [this](int64_t microbatch) -> data::Batch& { return batches_[static_cast<size_t>(microbatch)]; },
-      .observer = observer};
+      .observer = observer,
+      .messages_under_way = messages_under_way_};
   model::Counts counts{.loss = {}, .routing = model::RoutingTotals::zero(config_.model)};
   executor_->run(actions_, execution, counts);
   return counts;
@@ -159,6 +159,7 @@ double Engine::evaluate(int64_t microbatches, const LoadMicrobatch& load) {
   };
   model::Counts counts;
   const Plan plan = plan_evaluation(placement_, microbatches);
+  execution.messages_under_way = pipeline::messages_under_way(plan);
   optimizer_->begin_evaluation();
   executor_->run(plan.lists[static_cast<size_t>(pipeline_rank())], execution, counts);
   std::array<ExactSum, 1> sums = {counts.loss};

@@ -88,6 +88,7 @@ class Engine {
   parallel::ParameterStore store_;
   StagePlacement placement_;
   std::vector<Action> actions_;  // of this rank in a step
+  int64_t messages_under_way_;
   std::vector<ModelParameter> model_parameters_;
   std::deque<model::Stage> stages_;  // in ascending order
   std::optional<optimizer::ZeroOptimizer> optimizer_;

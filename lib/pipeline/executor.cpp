@@ -1,8 +1,12 @@
 #include "lib/pipeline/executor.h"
 
+#include <algorithm>
 #include <chrono>
+#include <cmath>
 
 #include <fmt/core.h>
+
+#include "lib/pipeline/transfers.h"
 
 namespace quintet::pipeline {
 namespace {
@@ -29,11 +33,25 @@ std::string message_of(const Action& transfer) {
   return fmt::format("{} of microbatch {}", activation ? "activations" : "gradients", transfer.microbatch);
 }
 
+// Memory for rows of experts, as a multiple of an even load. Routing decides anew in every microbatch how many rows
+// come to a rank; one that has room for twice the even load does not ask for more in the middle of a run, unless
+// training goes astray. Where experts have a capacity, no more can come than that.
+double room_for_rows(const config::Config& config) {
+  constexpr double kRoom = 2;
+  const config::Moe& moe = *config.model.moe;
+  if (!moe.capacity_factor) return kRoom;
+  // A sequence's slots of an expert may all lie on one of the ranks along cp.
+  const double slots = static_cast<double>(config.model.seq_length) * static_cast<double>(moe.top_k);
+  const double capacity = std::ceil(*moe.capacity_factor * slots / static_cast<double>(moe.experts));
+  return std::min(kRoom, capacity * static_cast<double>(moe.experts * config.mesh.cp) / slots);
+}
+
 }  // namespace
 
 Executor::Executor(const config::Config& config, comm::Communicator& communicator, device::Device& device,
                    device::MemoryLedger& ledger, const StagePlacement& placement,
-                   const std::deque<model::Stage>& stages, const device::ElementTypes& types)
+                   const std::deque<model::Stage>& stages, const device::ElementTypes& types,
+                   const ArenaSizes& expected)
     : config_(config),
       communicator_(communicator),
       device_(device),
@@ -46,12 +64,23 @@ Executor::Executor(const config::Config& config, comm::Communicator& communicato
       context_(communicator, config.parallel.context, config.model.seq_length),
       message_shape_(
           {tensor_.local_rows(config.train.micro_batch_size * context_.local_positions()), config.model.hidden_size}),
-      scratch_(device, ledger, device::Owner::workspace),
-      logits_(device, ledger, device::Owner::logits) {
-  if (config.model.moe) dispatch_.emplace(communicator, device, tensor_, config.model.moe->experts);
+      expected_(expected),
+      scratch_(device, ledger, device::Owner::workspace, expected.scratch),
+      logits_(device, ledger, device::Owner::logits, expected.logits) {
+  if (config.model.moe)
+    dispatch_.emplace(communicator, device, tensor_, config.model.moe->experts, room_for_rows(config));
+}
+
+ArenaSizes Executor::arena_sizes() const {
+  ArenaSizes sizes{.in_flight = {}, .scratch = scratch_.most_used(), .logits = logits_.most_used()};
+  for (const auto& [stage, idle] : idle_)
+    for (const std::unique_ptr<InFlight>& in_flight : idle)
+      sizes.in_flight[stage] = std::max(sizes.in_flight[stage], in_flight->arena.most_used());
+  return sizes;
 }
 
 void Executor::run(std::span<const Action> actions, const Execution& execution, model::Counts& counts) {
+  make_parcels(most_messages_held(actions, placement_) + execution.messages_under_way);
   for (const Action& action : actions) {
     communicator_.progress();
     switch (action.kind) {
@@ -134,7 +163,7 @@ void Executor::backward_weight(const Action& action, const Execution& execution,
 
 Executor::InFlight& Executor::open(Key key, const Execution& execution) {
   std::vector<std::unique_ptr<InFlight>>& idle = idle_[key.first];
-  if (idle.empty()) idle.push_back(std::make_unique<InFlight>(device_, ledger_));
+  if (idle.empty()) idle.push_back(std::make_unique<InFlight>(device_, ledger_, expected_.in_flight[key.first]));
   std::unique_ptr<InFlight>& place = in_flight_[key];
   QUINTET_CHECK(!place, "microbatch {} begins twice on stage {}", key.second, key.first);
   place = std::move(idle.back());
@@ -218,6 +247,16 @@ model::Pass Executor::pass(InFlight& in_flight, const Execution& execution, cons
           .observer = observer};
 }
 
+void Executor::make_parcels(int64_t count) {
+  if (placement_.ranks == 1) count = 1;  // nothing travels
+  while (std::ssize(free_) < count) {
+    ParcelPointer& made = free_.emplace_back(std::make_unique<Parcel>());
+    made->memory =
+        device::Buffer(device_, ledger_, device::Owner::communication, types_.compute, message_shape_.elements());
+    made->message = made->memory.tensor().reshaped(message_shape_);
+  }
+}
+
 Executor::ParcelPointer Executor::take_parcel() {
   // The message posted last is left on its way: a device would have to wait for it before it goes on.
   for (size_t i = 0; i + 1 < sending_.size(); ++i) {
@@ -225,16 +264,14 @@ Executor::ParcelPointer Executor::take_parcel() {
     free_.push_back(std::move(sending_[i]));
     sending_.erase(sending_.begin() + static_cast<std::ptrdiff_t>(i--));
   }
-  ParcelPointer parcel;
   if (free_.empty()) {
-    parcel = std::make_unique<Parcel>();
-    parcel->memory =
-        device::Buffer(device_, ledger_, device::Owner::communication, types_.compute, message_shape_.elements());
-    parcel->message = parcel->memory.tensor().reshaped(message_shape_);
-  } else {
-    parcel = std::move(free_.back());
-    free_.pop_back();
+    QUINTET_CHECK(!sending_.empty(), "no message is on its way, and none is free");
+    sending_.front()->transfer.wait();
+    free_.push_back(std::move(sending_.front()));
+    sending_.erase(sending_.begin());
   }
+  ParcelPointer parcel = std::move(free_.back());
+  free_.pop_back();
   return parcel;
 }
 

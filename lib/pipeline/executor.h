@@ -35,14 +35,22 @@ struct Execution {
   double loss_scale = 0;                  // 1 / tokens that count in the global batch
   // The batch of a microbatch, on the host; asked for once a stage, when the microbatch begins there.
   std::function<data::Batch&(int64_t microbatch)> batch;
-  ActionObserver observer;  // may be empty
+  ActionObserver observer;         // may be empty
+  int64_t messages_under_way = 2;  // that there is memory for; see messages_under_way(Plan)
+};
+
+// The most bytes that a rank's arenas have in use at once.
+struct ArenaSizes {
+  std::map<int64_t, int64_t> in_flight;  // of a microbatch on a stage, by stage
+  int64_t scratch = 0, logits = 0;
 };
 
 class Executor {
  public:
+  // `expected`: what a step needs, as arena_sizes() of a dry run found it; arenas then never grow.
   Executor(const config::Config& config, comm::Communicator& communicator, device::Device& device,
            device::MemoryLedger& ledger, const StagePlacement& placement, const std::deque<model::Stage>& stages,
-           const device::ElementTypes& types);
+           const device::ElementTypes& types, const ArenaSizes& expected = {});
 
   // Adds what the microbatches' passes count, each once. Returns once all that was sent has been taken.
   void run(std::span<const Action> actions, const Execution& execution, model::Counts& counts);
@@ -50,6 +58,8 @@ class Executor {
   // Seconds that computations have taken since the executor was made, by kind and stage.
   using ComputedSeconds = std::map<std::pair<Action::Kind, int64_t>, double>;
   const ComputedSeconds& computed_seconds() const { return computed_seconds_; }
+  // What its arenas have needed so far, when no microbatch is under way.
+  ArenaSizes arena_sizes() const;
   // Who holds which positions.
   const parallel::ContextRegion& context() const { return context_; }
 
@@ -73,8 +83,8 @@ class Executor {
     model::StageSaved saved;
     Tensor input;          // from the stage before
     comm::Handle arrival;  // of the input, from another rank
-    InFlight(device::Device& device, device::MemoryLedger& ledger)
-        : arena(device, ledger, device::Owner::activations) {}
+    InFlight(device::Device& device, device::MemoryLedger& ledger, int64_t expected)
+        : arena(device, ledger, device::Owner::activations, expected) {}
   };
 
   const model::Stage& stage(int64_t number) const { return stages_[static_cast<size_t>(placement_.chunk_of(number))]; }
@@ -95,6 +105,8 @@ class Executor {
   template <typename Compute>
   void compute(const Action& action, const Execution& execution, const Compute& compute);
   model::Pass pass(InFlight& in_flight, const Execution& execution, const model::Observer* observer);
+  // Has so many at least; all are free.
+  void make_parcels(int64_t count);
   ParcelPointer take_parcel();
 
   const config::Config& config_;
@@ -109,6 +121,7 @@ class Executor {
   parallel::ContextRegion context_;
   std::optional<parallel::ExpertDispatch> dispatch_;
   Shape message_shape_;  // [T', H]
+  ArenaSizes expected_;
   device::Arena scratch_, logits_;
   std::map<int64_t, std::vector<std::unique_ptr<InFlight>>> idle_;  // by stage, since stages differ in size
   std::map<Key, std::unique_ptr<InFlight>> in_flight_;

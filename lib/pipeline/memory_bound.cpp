@@ -30,9 +30,18 @@ void fill(const config::Config& config, const std::vector<data::Chunk>& chunks, 
   batch.counted = static_cast<int64_t>(rows);
 }
 
+class KeptRankLabel {
+ public:
+  ~KeptRankLabel() { set_rank_label(label_); }
+
+ private:
+  std::string label_ = rank_label();
+};
+
 }  // namespace
 
 MemoryBound memory_bound(const config::Config& config, const comm::Placement& placement) {
+  const KeptRankLabel label;  // from the dry run's communicator, which has its own
   const auto device = device::make_null_device();
   comm::Communicator communicator(placement, comm::make_null_transport());
   communicator.set_mesh(Mesh(config.mesh.sizes(), config.mesh.order));
@@ -40,7 +49,11 @@ MemoryBound memory_bound(const config::Config& config, const comm::Placement& pl
   const Gradients gradients =
       engine.forward_backward([&](int64_t, data::Batch& batch) { fill(config, engine.chunks(), batch); });
   engine.update(0, gradients);
-  return {.bytes = engine.ledger().peak_bytes(), .by_owner = engine.ledger().peak_by_owner()};
+  if (!std::holds_alternative<std::monostate>(config.data.validation))
+    engine.evaluate(engine.microbatches(), [&](int64_t, data::Batch& batch) { fill(config, engine.chunks(), batch); });
+  return {.bytes = engine.ledger().peak_bytes(),
+          .by_owner = engine.ledger().peak_by_owner(),
+          .arenas = engine.executor().arena_sizes()};
 }
 
 std::string memory_advice(const config::Config& config, device::Owner owner) {
@@ -87,11 +100,9 @@ std::string memory_advice(const config::Config& config, device::Owner owner) {
   return text;
 }
 
-void require_memory(const config::Config& config, comm::Communicator& communicator, const AvailableMemory& available) {
+void require_memory(const config::Config& config, comm::Communicator& communicator, const MemoryBound& own,
+                    const AvailableMemory& available) {
   const comm::Placement& placement = communicator.placement();
-  const MemoryBound own = memory_bound(config, placement);
-  if (placement.world_size > 1) set_rank_label(communicator.label_of(placement.rank));  // the dry run's has ended
-
   // Of all ranks: which memory they share, what they need, by owner.
   struct Need {
     int64_t node, gpu, bytes;  // gpu -1: the host's memory

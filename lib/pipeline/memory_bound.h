@@ -1,6 +1,6 @@
 // Whether a config's first step fits into memory, before any is taken. Nothing is estimated: the step itself runs dry,
-// on a device that has sizes only, and the ledger says what it took. Loads of experts are taken to be even, which makes
-// the sum over ranks a lower bound where routing is learned.
+// on a device that has sizes only, and the ledger says what it took. Experts are taken to be as full as a rank has room
+// for (parallel::ExpertDispatch).
 #pragma once
 
 #include <cstdint>
@@ -9,6 +9,7 @@
 #include "lib/comm/communicator.h"
 #include "lib/config/config.h"
 #include "lib/device/memory.h"
+#include "lib/pipeline/executor.h"
 #include "lib/pipeline/rank_device.h"
 
 namespace quintet::pipeline {
@@ -17,6 +18,7 @@ namespace quintet::pipeline {
 struct MemoryBound {
   int64_t bytes = 0;
   device::BytesByOwner by_owner;
+  ArenaSizes arenas;
 };
 MemoryBound memory_bound(const config::Config& config, const comm::Placement& placement);
 
@@ -25,6 +27,7 @@ std::string memory_advice(const config::Config& config, device::Owner owner);
 
 // Throws Error(config), naming the owner that does not fit, where the ranks that share a memory with this one need more
 // than is available. Every rank calls it.
-void require_memory(const config::Config& config, comm::Communicator& communicator, const AvailableMemory& available);
+void require_memory(const config::Config& config, comm::Communicator& communicator, const MemoryBound& own,
+                    const AvailableMemory& available);
 
 }  // namespace quintet::pipeline

@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <array>
+#include <deque>
 #include <optional>
 #include <string_view>
 
 #include <fmt/core.h>
 
 #include "lib/base/error.h"
+#include "lib/pipeline/transfers.h"
 
 namespace quintet::pipeline {
 namespace {
@@ -94,6 +96,26 @@ class Checker {
       if (std::string problem = check_kept(rank); !problem.empty()) return problem;
     }
     return check_progress();
+  }
+
+  int64_t messages_under_way() const {
+    const auto ends = [&](int64_t under_way) {
+      const std::vector<Progress> ranks = run(under_way);
+      for (size_t rank = 0; rank < ranks.size(); ++rank)
+        if (ranks[rank].done < plan_.lists[rank].size()) return false;
+      return true;
+    };
+    int64_t most = 2;
+    while (!ends(most)) most *= 2;
+    for (int64_t least = std::max<int64_t>(2, most / 2 + 1); least < most;) {
+      const int64_t middle = least + (most - least) / 2;
+      if (ends(middle)) {
+        most = middle;
+      } else {
+        least = middle + 1;
+      }
+    }
+    return most;
   }
 
  private:
@@ -251,27 +273,71 @@ class Checker {
     return std::nullopt;
   }
 
-  // Runs all ranks side by side, each as far as it can.
-  std::string check_progress() const {
-    std::vector<size_t> done(plan_.lists.size(), 0);  // actions of each rank
-    const auto done_by = [&](int64_t rank) -> size_t& { return done[static_cast<size_t>(rank)]; };
-    const auto missing = [&](int64_t rank) {
-      std::optional<Action> send = awaited(list(rank)[done_by(rank)]);
-      if (send && places(*send).first < done_by(placement_.rank_of(send->stage))) send.reset();
-      return send;
-    };
+  // The receive of another rank that takes the send's message.
+  static Action receive_of(const Action& send) {
+    const bool activation = send.kind == Kind::send_activation;
+    return {activation ? Kind::receive_activation : Kind::receive_gradient, peer_stage(send), send.microbatch};
+  }
+
+  // How far a rank has come.
+  struct Progress {
+    size_t done = 0;                  // actions
+    int64_t held = 0;                 // messages
+    std::deque<Action> on_their_way;  // sends, until the rank has waited for them
+    int64_t most = 0;                 // messages that there is memory for
+    bool is_full() const { return held + std::ssize(on_their_way) == most; }
+  };
+
+  bool is_done(const std::vector<Progress>& ranks, const Action& action) const {
+    return places(action).first < ranks[static_cast<size_t>(placement_.rank_of(action.stage))].done;
+  }
+
+  // The action of another rank that the next one of this rank waits for: the send of its input, or the receive of the
+  // oldest message where it takes one more than there is memory for.
+  std::optional<Action> missing(const std::vector<Progress>& ranks, int64_t rank) const {
+    const Progress& own = ranks[static_cast<size_t>(rank)];
+    const Action& next = list(rank)[own.done];
+    if (const std::optional<Action> send = awaited(next); send && !is_done(ranks, *send)) return send;
+    if (message_use(next, placement_).takes && own.is_full())
+      if (const Action receive = receive_of(own.on_their_way.front()); !is_done(ranks, receive)) return receive;
+    return std::nullopt;
+  }
+
+  void advance(Progress& own, const Action& action) const {
+    const MessageUse use = message_use(action, placement_);
+    if (use.takes && own.is_full()) own.on_their_way.pop_front();
+    own.held += (use.takes ? 1 : 0) - (use.gives_back || use.sends ? 1 : 0);
+    if (use.sends) own.on_their_way.push_back(action);
+    ++own.done;
+  }
+
+  // Runs all ranks side by side, each as far as it can, with memory for so many messages on their way.
+  std::vector<Progress> run(int64_t under_way) const {
+    std::vector<Progress> ranks(plan_.lists.size());
+    for (int64_t rank = 0; rank < placement_.ranks; ++rank)
+      ranks[static_cast<size_t>(rank)].most = most_messages_held(list(rank), placement_) + under_way;
     for (bool moved = true; moved;) {
       moved = false;
-      for (int64_t rank = 0; rank < placement_.ranks; ++rank)
-        for (; done_by(rank) < list(rank).size() && !missing(rank); moved = true) ++done_by(rank);
+      for (int64_t rank = 0; rank < placement_.ranks; ++rank) {
+        Progress& own = ranks[static_cast<size_t>(rank)];
+        for (; own.done < list(rank).size() && !missing(ranks, rank); moved = true) advance(own, list(rank)[own.done]);
+      }
     }
+    return ranks;
+  }
+
+  // Every message there is.
+  int64_t messages() const { return 2 * placement_.stages() * plan_.microbatches; }
+
+  std::string check_progress() const {
+    const std::vector<Progress> ranks = run(messages());
     Grid grid(plan_.lists);
     std::string waits;
     for (int64_t rank = 0; rank < placement_.ranks; ++rank) {
-      const size_t place = done_by(rank);
+      const size_t place = ranks[static_cast<size_t>(rank)].done;
       if (place == list(rank).size()) continue;
       grid.mark(rank, place);
-      const Action send = *missing(rank);
+      const Action send = *missing(ranks, rank);
       waits += fmt::format("{}rank {}: {} waits for {} by rank {}", waits.empty() ? "deadlock: " : "; ", rank,
                            to_string(list(rank)[place]), to_string(send), placement_.rank_of(send.stage));
     }
@@ -287,5 +353,12 @@ class Checker {
 }  // namespace
 
 std::string check_plan(const Plan& plan) { return Checker(plan).first_problem(); }
+
+int64_t messages_under_way(const Plan& plan) {
+  Checker checker(plan);
+  const std::string problem = checker.first_problem();
+  QUINTET_CHECK(problem.empty(), "{}", problem);
+  return checker.messages_under_way();
+}
 
 }  // namespace quintet::pipeline

@@ -21,4 +21,9 @@ namespace quintet::pipeline {
 // - no ranks wait for each other, where computations wait for their messages and nothing else waits.
 std::string check_plan(const Plan& plan);
 
+// How many messages a rank may have on their way, beyond those that it holds, so that it can wait for its oldest before
+// it takes another without ranks waiting in a circle: two, so that one travels while the next is made, or more where
+// the plan needs more. A plan that is not right must not start: it ends in a CheckFailure with check_plan()'s report.
+int64_t messages_under_way(const Plan& plan);
+
 }  // namespace quintet::pipeline

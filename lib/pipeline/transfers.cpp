@@ -1,5 +1,6 @@
 #include "lib/pipeline/transfers.h"
 
+#include <algorithm>
 #include <optional>
 
 #include "lib/base/error.h"
@@ -45,6 +46,34 @@ ActionLists with_transfers(const ActionLists& computations, const StagePlacement
     }
   }
   return lists;
+}
+
+MessageUse message_use(const Action& action, const StagePlacement& placement) {
+  const auto [kind, stage, microbatch] = action;
+  const bool last = stage == placement.last_stage();
+  switch (kind) {
+    case Kind::forward: return {.takes = !last && !placement.hands_over(stage)};
+    // The last stage's backward begins the gradient that it shares with the head; a stage before takes over the one
+    // that it is given, and the first has nobody to give it to.
+    case Kind::backward:
+    case Kind::backward_input: return {.takes = last, .gives_back = stage == 0};
+    case Kind::backward_weight:
+    case Kind::receive_activation: return {};  // arrives in the memory of its microbatch
+    case Kind::receive_gradient: return {.takes = true};
+    case Kind::send_activation:
+    case Kind::send_gradient: return {.sends = true};
+  }
+  QUINTET_CHECK(false, "unknown kind of action");
+}
+
+int64_t most_messages_held(std::span<const Action> list, const StagePlacement& placement) {
+  int64_t held = 0, most = 0;
+  for (const Action& action : list) {
+    const MessageUse use = message_use(action, placement);
+    if (use.takes) most = std::max(most, ++held);
+    if (use.gives_back || use.sends) --held;
+  }
+  return most;
 }
 
 }  // namespace quintet::pipeline

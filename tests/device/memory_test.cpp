@@ -1,5 +1,7 @@
 #include "lib/device/memory.h"
 
+#include "lib/device/null_device.h"
+
 #include <catch2/catch.hpp>
 
 #include <algorithm>
@@ -121,6 +123,59 @@ TEST_CASE("an arena grows without moving what it gave out, then melts into one b
     }
   }
   CHECK(ledger.bytes() == 0);
+}
+
+TEST_CASE("an arena takes little more than what is asked for, and what it expects as one block", "[quick][memory]") {
+  const auto device = make_null_device();
+  MemoryLedger ledger;
+  {
+    Arena arena(*device, ledger, Owner::activations);
+    for (int64_t used = kMiB; used <= 100 * kMiB; used += kMiB) {
+      arena.allocate(DType::u8, {kMiB});
+      CHECK(ledger.held_bytes() <= used + used / 3 + 2 * kMiB);
+    }
+    CHECK(arena.most_used() == 100 * kMiB);
+  }
+  CHECK(ledger.held_bytes() == 0);
+  Arena arena(*device, ledger, Owner::activations, 10 * kMiB);
+  CHECK(ledger.held_bytes() == 0);
+  for (int round = 0; round < 2; ++round) {
+    for (int i = 0; i < 10; ++i) {
+      arena.allocate(DType::u8, {kMiB});
+      CHECK(ledger.held_bytes() == 10 * kMiB);
+    }
+    arena.reset();
+  }
+}
+
+TEST_CASE("an arena books pieces under another owner for as long as it is told to", "[quick][memory]") {
+  const auto device = make_null_device();
+  MemoryLedger ledger;
+  Arena arena(*device, ledger, Owner::activations);
+  const Arena::Mark mark = arena.mark();
+  arena.allocate(DType::u8, {64});
+  {
+    const OwnerScope scope(arena, Owner::expert_buffers);
+    arena.allocate(DType::u8, {128});
+  }
+  arena.allocate(DType::u8, {64});
+  CHECK(ledger.by_owner()[Owner::activations] == 128);
+  CHECK(ledger.by_owner()[Owner::expert_buffers] == 128);
+  arena.release_to(mark);
+  CHECK(ledger.by_owner() == BytesByOwner{});
+}
+
+TEST_CASE("memory that the device does not have is an error that names its owner", "[quick][memory]") {
+  const auto device = make_null_device(4 * kMiB);
+  MemoryLedger ledger;
+  ledger.advise([](Owner owner) { return "less of " + std::string(name_of(owner)); });
+  const Buffer weights(*device, ledger, Owner::weights, DType::u8, 3 * kMiB);
+  CHECK_THROWS_WITH(Buffer(*device, ledger, Owner::moments, DType::u8, 2 * kMiB),
+                    "memory: moments asks for 2.0 MiB more than there is; the rank holds 3.0 MiB: weights 3.0 MiB; "
+                    "choose less of moments");
+  Arena arena(*device, ledger, Owner::activations);
+  CHECK_NOTHROW(arena.allocate(DType::u8, {kMiB / 2}));
+  CHECK_THROWS_WITH(arena.allocate(DType::u8, {kMiB}), Catch::Contains("memory: activations asks for 1.0 MiB more"));
 }
 
 TEST_CASE("a mark survives the blocks that came after it", "[quick][memory]") {

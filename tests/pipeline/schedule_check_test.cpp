@@ -6,6 +6,7 @@
 
 #include <fmt/core.h>
 
+#include "lib/base/error.h"
 #include "lib/base/random.h"
 #include "tests/pipeline/schedules.h"
 
@@ -315,6 +316,34 @@ TEST_CASE("no action of any schedule can be dropped or repeated", "[quick][pipel
     CHECK(!less.problem().empty());
     CHECK(!more.problem().empty());
   }
+}
+
+TEST_CASE("two messages on their way are enough but where a rank meets a message before it gives back",
+          "[quick][pipeline]") {
+  for (const PipelineSchedule schedule : kSchedules)
+    for (int64_t ranks = 1; ranks <= 6; ++ranks)
+      for (const int64_t microbatches : {1, 2, 5, 12}) {
+        CAPTURE(ranks, microbatches);
+        const int64_t most = schedule == PipelineSchedule::zero_bubble_v ? 4 * ranks : 2;
+        CHECK(messages_under_way(training(schedule, ranks, microbatches)) <= most);
+        CHECK(messages_under_way(evaluation(ranks, microbatches, 2)) == 2);
+        CHECK(messages_under_way(evaluation(ranks, microbatches, 2, StagePlacement::Shape::vee)) == 2);
+      }
+}
+
+TEST_CASE("a plan whose messages pile up says how many there are", "[quick][pipeline]") {
+  // Rank 0 receives nothing back from rank 1 before it has sent all of its first stage's messages.
+  const int64_t few = messages_under_way(training(PipelineSchedule::gpipe, 2, 12, 2)),
+                many = messages_under_way(training(PipelineSchedule::gpipe, 2, 120, 2));
+  CHECK(few > 2);
+  CHECK(many > 5 * few);
+  CHECK(many <= 120);
+}
+
+TEST_CASE("a plan that is not right has no number of messages", "[quick][pipeline]") {
+  Schedule schedule = training(PipelineSchedule::gpipe, 2, 2);
+  drop(schedule[0], {Kind::send_activation, 0, 1});
+  CHECK_THROWS_AS(messages_under_way(schedule), CheckFailure);
 }
 
 }  // namespace quintet::pipeline
