@@ -45,10 +45,11 @@ class ThreadsAndMpi(CommandLineTest):
                          "parallel.pipeline.virtual_stages=2", "model.layers=4")
 
     def test_backwards_in_parts(self):
-        self.check_equal(4, 1, "mesh.pp=2", "parallel.pipeline.schedule=zero_bubble_v", "model.layers=4")
+        self.check_equal(4, 3, "mesh.pp=2", "parallel.pipeline.schedule=zero_bubble_v", "model.layers=4",
+                         "parallel.recompute=full")
 
     def test_a_ring_of_context_ranks(self):
-        self.check_equal(4, 1, "mesh.cp=4")
+        self.check_equal(4, 2, "mesh.cp=4", "parallel.recompute=selective")
 
     def test_a_ring_that_does_not_wrap(self):
         self.check_equal(4, 1, "mesh.cp=4", "parallel.context.balance=none")
