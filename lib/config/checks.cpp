@@ -244,6 +244,14 @@ void check_pipeline(Review& review) {
         "it has {} for mesh.pp * parallel.pipeline.virtual_stages ({} * {} = {}) stages; give one entry a stage",
         split.size(), pp, chunks, stages);
   }
+  for (int64_t stage = 1; stage + 1 < std::ssize(split); ++stage) {
+    if (split[static_cast<size_t>(stage)] > 0) continue;
+    review.problem(
+        {"parallel.pipeline.layers_per_stage"},
+        "stage {} has no layer; only the first and the last stage may have none, which have the embedding and "
+        "the head; give it at least 1",
+        stage);
+  }
   int64_t sum = 0;
   for (const int64_t entry : split) {
     if (__builtin_add_overflow(sum, entry, &sum)) sum = kHuge;

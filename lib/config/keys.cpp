@@ -152,7 +152,7 @@ std::vector<Key> declare_keys() {
       KEY(parallel.pipeline.schedule, "1f1b", any(), kFree, "order of forwards and backwards"),
       KEY(parallel.pipeline.virtual_stages, "1", size(1), kFree,
           "stages of a rank, for interleaved; zero_bubble_v has 2"),
-      KEY(parallel.pipeline.layers_per_stage, "null", size(1).or_null(), kFree,
+      KEY(parallel.pipeline.layers_per_stage, "null", size(0).or_null(), kFree,
           "layers of each stage in pipeline order; null = as even as can be, embedding and head counted"),
       KEY(parallel.context.method, "ring", any(), kFree, "how attention reaches other ranks' keys and values"),
       KEY(parallel.context.balance, "zigzag", any(), kFree,

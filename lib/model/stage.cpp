@@ -53,7 +53,7 @@ void Stage::forward(Pass& pass, Tensor input, Tensor output, StageSaved& saved) 
     pass.units.after(blocks_[i].unit(), parallel::Use::forward);
   }
   if (!head_) {
-    if (stream.residual.data() != output.data()) settle(pass, stream, output);
+    if (stream.residual.data() != output.data()) settle(pass, stream, output);  // full recompute's blocks settle it
     return;
   }
   if (stream.has_branch) settle(pass, stream, pass.keep(shape));

@@ -15,7 +15,8 @@ ForwardCosts forward_costs(const config::Model& model) {
   const double queries = static_cast<double>(model.heads) * static_cast<double>(model.head_dim);
   const double keys = static_cast<double>(model.kv_heads) * static_cast<double>(model.head_dim);
   const double mlp_matrices = model.activation == config::Activation::swiglu ? 3 : 2;  // swiglu's third is the gate
-  const double attention = 2 * hidden * (2 * queries + 2 * keys) + 2 * queries * static_cast<double>(model.seq_length);
+  const double core = 2 * queries * static_cast<double>(model.seq_length);
+  const double attention = 2 * hidden * (2 * queries + 2 * keys) + core;
   const double mlp = 2 * hidden * mlp_matrices * static_cast<double>(model.ffn_hidden_size);
   double experts = 0;
   if (model.moe) {
@@ -27,25 +28,44 @@ ForwardCosts forward_costs(const config::Model& model) {
   const double tables = model.position == config::Position::learned ? 2 : 1;
   return {.embedding = tables * hidden,
           .layer = attention + mlp,
+          .attention_core = core,
           .head = 2 * static_cast<double>(model.vocab_size) * hidden,
           .moe_layer = attention + experts};
 }
 
 namespace {
 
-// The cost of stage `stage` of `stages` with layers [first, end).
+// A forward, and a backward of twice its work: gradients of inputs and of weights.
+constexpr double kPasses = 3;
+
+// What a layer of forward cost `layer` computes again.
+double recomputed(const ForwardCosts& costs, double layer, config::Recompute recompute) {
+  switch (recompute) {
+    case config::Recompute::none: return 0;
+    case config::Recompute::selective: return costs.attention_core;
+    case config::Recompute::full: return layer;
+  }
+  QUINTET_CHECK(false, "recompute mode {}", static_cast<int>(recompute));
+}
+
+// The cost of training stage `stage` of `stages` with layers [first, end).
 class StageCosts {
  public:
-  StageCosts(const config::Model& model, int64_t stages) : costs_(forward_costs(model)), stages_(stages) {
-    for (int64_t layer = 0; layer < model.layers; ++layer)
-      before_.push_back(before_.back() + (model::is_moe_layer(model, layer) ? costs_.moe_layer : costs_.layer));
+  StageCosts(const config::Model& model, int64_t stages, config::Recompute recompute)
+      : costs_(forward_costs(model)), stages_(stages) {
+    for (int64_t layer = 0; layer < model.layers; ++layer) {
+      const double forward = model::is_moe_layer(model, layer) ? costs_.moe_layer : costs_.layer;
+      before_.push_back(before_.back() + kPasses * forward + recomputed(costs_, forward, recompute));
+    }
   }
   double operator()(int64_t stage, int64_t first, int64_t end) const {
     double cost = before_[static_cast<size_t>(end)] - before_[static_cast<size_t>(first)];
-    if (stage == 0) cost += costs_.embedding;
-    if (stage + 1 == stages_) cost += costs_.head;
+    if (stage == 0) cost += kPasses * costs_.embedding;
+    if (stage + 1 == stages_) cost += kPasses * costs_.head;
     return cost;
   }
+  // The embedding and the head are work enough; a stage between them needs a layer.
+  int64_t fewest_layers(int64_t stage) const { return stage == 0 || stage + 1 == stages_ ? 0 : 1; }
 
  private:
   ForwardCosts costs_;
@@ -64,9 +84,9 @@ std::vector<int64_t> best_split(int64_t layers, int64_t stages, const StageCosts
   std::vector<int64_t> taken(best.size(), 0);
   best.back() = 0;
   for (int64_t stage = stages - 1; stage >= 0; --stage)
-    for (int64_t first = stage; first < layers; ++first) {
+    for (int64_t first = 0; first <= layers; ++first) {
       const size_t place = static_cast<size_t>(stage) * columns + static_cast<size_t>(first);
-      for (int64_t end = first + 1; end <= layers; ++end) {
+      for (int64_t end = first + costs.fewest_layers(stage); end <= layers; ++end) {
         const double value =
             combine(costs(stage, first, end), best[place + columns + static_cast<size_t>(end - first)]);
         if (value == kNone || value > best[place] * kEqual) continue;
@@ -90,9 +110,9 @@ double slowest_stage(const std::vector<int64_t>& split, const StageCosts& costs)
 
 }  // namespace
 
-std::vector<int64_t> split_layers(const config::Model& model, int64_t stages) {
+std::vector<int64_t> split_layers(const config::Model& model, int64_t stages, config::Recompute recompute) {
   QUINTET_CHECK(1 <= stages && stages <= model.layers, "{} layers on {} stages", model.layers, stages);
-  const StageCosts costs(model, stages);
+  const StageCosts costs(model, stages, recompute);
   const double bound = slowest_stage(
       best_split(model.layers, stages, costs, [](double cost, double later) { return std::max(cost, later); }), costs);
   return best_split(model.layers, stages, costs, [&](double cost, double later) {
@@ -104,7 +124,7 @@ std::vector<int64_t> split_layers(const config::Model& model, int64_t stages) {
 std::vector<int64_t> layers_of_stages(const config::Config& config) {
   const config::Pipeline& pipeline = config.parallel.pipeline;
   if (pipeline.layers_per_stage) return *pipeline.layers_per_stage;
-  return split_layers(config.model, placement_of(config).stages());
+  return split_layers(config.model, placement_of(config).stages(), config.parallel.recompute);
 }
 
 }  // namespace quintet::pipeline

@@ -159,6 +159,22 @@ TEST_CASE("an explicit split of layers has an entry a stage and every layer", "[
   require_no_rule_broken({"mesh.pp=2", "parallel.pipeline.layers_per_stage=[3, 1]"});
 }
 
+TEST_CASE("only the ends of a pipeline may have no layer", "[quick][config]") {
+  require_no_rule_broken({"mesh.pp=2", "parallel.pipeline.layers_per_stage=[4, 0]"});
+  require_no_rule_broken({"mesh.pp=3", "parallel.pipeline.layers_per_stage=[0, 4, 0]"});
+  require_problem(
+      {"mesh.pp=3", "parallel.pipeline.layers_per_stage=[2, 0, 2]"},
+      "command line: parallel.pipeline.layers_per_stage=[2, 0, 2]: stage 1 has no layer; only the first and "
+      "the last stage may have none, which have the embedding and the head; give it at least 1");
+  require_problem({"parallel.pipeline.layers_per_stage=[0]"},
+                  "command line: parallel.pipeline.layers_per_stage=[0]: the entries add up to 0, but model.layers is "
+                  "4; they must be equal");
+  require_problem(
+      {"mesh.pp=2", "parallel.pipeline.schedule=zero_bubble_v", "parallel.pipeline.layers_per_stage=[0, 4, 0, 0]"},
+      "command line: parallel.pipeline.layers_per_stage=[0, 4, 0, 0]: stage 2 has no layer; only the first and "
+      "the last stage may have none, which have the embedding and the head; give it at least 1");
+}
+
 TEST_CASE("the global batch divides over data ranks and microbatches", "[quick][config]") {
   require_problem(
       {"train.global_batch_size=20", "train.micro_batch_size=2", "mesh.dp=4"},

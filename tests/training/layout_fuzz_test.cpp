@@ -2,6 +2,7 @@
 // does.
 #include <algorithm>
 #include <initializer_list>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <vector>
@@ -112,7 +113,10 @@ Drawn draw_layout(uint64_t seed, uint64_t number) {
   set("model.dropout", draws.one_of({0.0, 0.1}));
   if (draws.once_in(3)) {
     std::vector<int64_t> split(static_cast<size_t>(draws.once_in(8) ? draws.between(1, 4) : stages), 1);
-    for (int64_t left = layers - std::ssize(split); left > 0; --left)
+    // The ends may be left without a layer; elsewhere that is refused.
+    split.front() = draws.between(0, 1);
+    split.back() = draws.between(0, 1);
+    for (int64_t left = layers - std::accumulate(split.begin(), split.end(), int64_t{0}); left > 0; --left)
       ++split[static_cast<size_t>(draws.between(0, std::ssize(split) - 1))];
     set("parallel.pipeline.layers_per_stage", fmt::format("[{}]", fmt::join(split, ", ")));
   }

@@ -6,6 +6,8 @@
 
 #include <catch2/catch.hpp>
 
+#include <fmt/core.h>
+
 #include "tests/support/pairwise.h"
 #include "tests/support/training_run.h"
 
@@ -25,6 +27,13 @@ const std::vector<Sizes> kMeshes = {{.dp = 4},
                                     {.dp = 2, .tp = 2, .pp = 2},
                                     {.dp = 2, .tp = 2, .pp = 2, .ep = 2, .cp = 2}};
 
+// The pipeline's ends have the embedding and the head, and no layer where stages between them can have all.
+const char* const kBareEnds = "parallel.pipeline.layers_per_stage=bare ends";
+std::string bare_ends(int64_t stages) {
+  const char* const splits[] = {"4", "4, 0", "0, 4, 0", "0, 2, 2, 0"};
+  return fmt::format("parallel.pipeline.layers_per_stage=[{}]", splits[stages - 1]);
+}
+
 // Choices: the mesh, then one factor a line.
 const std::vector<std::vector<Overrides>> kFactors = {
     {gpt2(), llama(), qwen3(), {"model.moe={experts: 4, top_k: 2, shared_experts: 1}", "model.init_std=0.1"}},
@@ -41,10 +50,12 @@ const std::vector<std::vector<Overrides>> kFactors = {
     {{"parallel.zero.overlap=true"}, {"parallel.zero.overlap=false"}},
     {{"parallel.sequence_parallel=true"}, {"parallel.sequence_parallel=false"}},
     {{"train.micro_batch_size=1"}, {"train.micro_batch_size=2"}},
+    {{}, {kBareEnds}},
 };
 constexpr size_t kModelFactors = 4;  // the first ones
-constexpr size_t kPrecision = 3;
-constexpr size_t kMixture = 3;  // of the models
+constexpr size_t kPrecision = 3, kSchedule = 5, kSplit = 10;
+constexpr size_t kInterleaved = 2, kZeroBubbleV = 4;  // of the schedules: these have two stages a rank
+constexpr size_t kMixture = 3;                        // of the models
 constexpr const char* kPrecisions[] = {"precision.compute=fp64", "precision.compute=fp32", "precision.compute=bf16"};
 constexpr size_t kFp64 = 0, kFp32 = 1, kBf16 = 2;
 
@@ -68,6 +79,11 @@ Layout layout_of(const Combination& choice) {
   for (size_t factor = 0; factor < kFactors.size(); ++factor) {
     Overrides& part = factor < kModelFactors ? layout.model : layout.parallel;
     part = with(part, kFactors[factor][choice[1 + factor]]);
+  }
+  if (choice[1 + kSplit] != 0) {
+    const size_t schedule = choice[1 + kSchedule];
+    const int64_t stages_of_rank = schedule == kInterleaved || schedule == kZeroBubbleV ? 2 : 1;
+    layout.parallel.back() = bare_ends(layout.sizes.pp * stages_of_rank);
   }
   // Roundings of bf16 send tokens to other experts, after which gradients tell nothing.
   if (choice[1] == kMixture && layout.precision == kBf16)

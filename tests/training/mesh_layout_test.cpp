@@ -141,6 +141,32 @@ TEST_CASE("stages of unequal depth train as one rank does", "[quick][layouts]") 
   require_equal_to_one_rank(with(kThin, {"model.layers=5"}), {{.pp = 2}, {.pp = 3}, {.pp = 4}});
 }
 
+TEST_CASE("stages without a layer train as one rank does", "[quick][layouts]") {
+  const auto split = [](const char* layers) {
+    return Overrides{fmt::format("parallel.pipeline.layers_per_stage=[{}]", layers)};
+  };
+  const auto schedule = [](const char* name, int64_t stages_of_rank = 1) {
+    return Overrides{fmt::format("parallel.pipeline.schedule={}", name),
+                     fmt::format("parallel.pipeline.virtual_stages={}", stages_of_rank)};
+  };
+  const auto zero = [](int64_t stage) { return Overrides{fmt::format("parallel.zero.stage={}", stage)}; };
+  const Overrides tied = with(kThin, {"model.layers=4", "model.dropout=0.1", "train.micro_batch_size=1"});
+  const Overrides experts =
+      with(tied, {"model.tie_embeddings=false", "model.moe={experts: 4, top_k: 2}", "model.init_std=0.1"});
+  const Sizes two = {.dp = 2, .pp = 2};
+  for (const Overrides& model : {tied, experts}) {
+    require_equal_to_one_rank(with(model, split("4, 0")), {{.pp = 2}, {.tp = 2, .pp = 2}});
+    require_equal_to_one_rank(with(with(model, split("0, 4")), zero(2)), {two});
+    require_equal_to_one_rank(with(with(model, split("0, 4, 0")), with(zero(3), {"parallel.recompute=full"})),
+                              {{.dp = 2, .pp = 3}});
+    require_equal_to_one_rank(with(with(model, split("0, 4")), with(schedule("gpipe"), {"parallel.recompute=full"})),
+                              {{.pp = 2}});
+    require_equal_to_one_rank(with(with(model, split("4, 0")), with(schedule("zero_bubble"), zero(3))), {two});
+    require_equal_to_one_rank(with(with(model, split("0, 2, 2, 0")), with(schedule("interleaved", 2), zero(3))), {two});
+    require_equal_to_one_rank(with(with(model, split("0, 2, 2, 0")), with(schedule("zero_bubble_v"), zero(2))), {two});
+  }
+}
+
 TEST_CASE("each stage holds as many layers as it is told", "[quick][layouts]") {
   const auto weights = [](const char* split, size_t stage) {
     const std::string layers = fmt::format("parallel.pipeline.layers_per_stage=[{}]", split);
