@@ -64,8 +64,6 @@ class StageCosts {
     if (stage + 1 == stages_) cost += kPasses * costs_.head;
     return cost;
   }
-  // The embedding and the head are work enough; a stage between them needs a layer.
-  int64_t fewest_layers(int64_t stage) const { return stage == 0 || stage + 1 == stages_ ? 0 : 1; }
 
  private:
   ForwardCosts costs_;
@@ -86,7 +84,7 @@ std::vector<int64_t> best_split(int64_t layers, int64_t stages, const StageCosts
   for (int64_t stage = stages - 1; stage >= 0; --stage)
     for (int64_t first = 0; first <= layers; ++first) {
       const size_t place = static_cast<size_t>(stage) * columns + static_cast<size_t>(first);
-      for (int64_t end = first + costs.fewest_layers(stage); end <= layers; ++end) {
+      for (int64_t end = first; end <= layers; ++end) {
         const double value =
             combine(costs(stage, first, end), best[place + columns + static_cast<size_t>(end - first)]);
         if (value == kNone || value > best[place] * kEqual) continue;
@@ -115,6 +113,7 @@ std::vector<int64_t> split_layers(const config::Model& model, int64_t stages, co
   const StageCosts costs(model, stages, recompute);
   const double bound = slowest_stage(
       best_split(model.layers, stages, costs, [](double cost, double later) { return std::max(cost, later); }), costs);
+  // Small squares are shares near each other, so a stage without an embedding or a head gets a layer.
   return best_split(model.layers, stages, costs, [&](double cost, double later) {
     const double share = cost / bound;
     return share > 1 ? std::numeric_limits<double>::infinity() : share * share + later;
