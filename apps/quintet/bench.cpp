@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <chrono>
-#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -11,18 +10,12 @@
 
 #include "apps/quintet/bench_kernels.h"
 #include "apps/quintet/bench_pipeline.h"
+#include "apps/quintet/bench_steps.h"
 #include "apps/quintet/commands.h"
 #include "apps/quintet/launch.h"
-#include "apps/quintet/yardsticks.h"
-#include "lib/base/integers.h"
 #include "lib/base/random.h"
-#include "lib/config/load.h"
-#include "lib/device/cuda/cuda_device.h"
 #include "lib/device/device.h"
 #include "lib/device/memory.h"
-#include "lib/pipeline/engine.h"
-#include "lib/pipeline/rank_device.h"
-#include "lib/training/flops.h"
 
 namespace quintet {
 namespace {
@@ -82,13 +75,8 @@ struct Options {
   int64_t ranks = 0;
   std::vector<int64_t> ranks_shown = {2, 4, 8, 16};
   int64_t chunks = 2;
-  int64_t steps = 10;
-  double seconds = 0;
   std::vector<int64_t> shape;
-  std::string config;
-  std::vector<std::string> overrides;
-  std::string key;                  // of compare
-  std::vector<std::string> values;  // of the key
+  StepBench steps;
 };
 
 DType dtype_of(const Options& options) {
@@ -196,147 +184,6 @@ int bench_collectives(const Options& options, comm::Communicator& communicator) 
   return 0;
 }
 
-double median_of(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
-// FLOPs a second that the GPUs of all ranks do at best, as rank 0 finds on its own; 0 on CPUs. The others wait.
-double peak_of_gpus(const config::Config& config, comm::Communicator& communicator, device::Device& device) {
-  if (device.queue() == nullptr) return 0;
-  const comm::Placement& placement = communicator.placement();
-  double peak = 0;
-  if (placement.rank == 0) {
-    const bool rounded = config.precision.compute == config::ComputeType::bf16;
-    const int64_t nodes = placement.world_size / placement.local_size;
-    const int64_t gpus = nodes * std::min<int64_t>(placement.local_size, device::cuda_devices());
-    peak = static_cast<double>(gpus) * best_product(device, rounded ? DType::bf16 : DType::fp32);
-  }
-  communicator.world().barrier();
-  return peak;
-}
-
-// Whether the time for measuring is over on any rank.
-bool is_over(comm::Communicator& communicator, double spent, double limit) {
-  if (limit == 0) return false;
-  int64_t over = spent > limit ? 1 : 0;
-  communicator.world().all_reduce(Tensor(&over, DType::i64, {1}), comm::Reduction::max, "time").wait();
-  return over != 0;
-}
-
-// Seconds of measured steps, each list sorted in no way.
-struct StepTimes {
-  std::vector<double> steps, passes;  // whole, and without the update
-  // What computations took of each step, by kind and stage.
-  std::map<std::pair<pipeline::Action::Kind, int64_t>, std::vector<double>> computed;
-};
-
-// A batch of random tokens.
-void fill_with_random(const config::Config& config, const pipeline::Engine& engine, int64_t microbatch,
-                      data::Batch& batch) {
-  const int64_t sequence = config.model.seq_length;
-  batch.size = config.train.micro_batch_size;
-  batch.sequence_length = sequence;
-  batch.tokens.clear(), batch.targets.clear(), batch.positions.clear(), batch.rows.clear();
-  const auto add = [&](int64_t row) {
-    const auto bits =
-        philox(1, static_cast<uint64_t>(row), static_cast<uint64_t>(microbatch + 1000 * engine.data_rank()));
-    batch.tokens.push_back(static_cast<int32_t>(bits[0] % static_cast<uint64_t>(config.model.vocab_size)));
-    batch.targets.push_back(static_cast<int32_t>(bits[1] % static_cast<uint64_t>(config.model.vocab_size)));
-    batch.positions.push_back(static_cast<int32_t>(row % sequence));
-    batch.rows.push_back(row);
-  };
-  for (const data::Chunk& chunk : engine.chunks())
-    for (int64_t sample = 0; sample < batch.size; ++sample)
-      for (int64_t position = chunk.begin; position < chunk.end(); ++position) add(sample * sequence + position);
-  batch.counted = std::ssize(batch.tokens);
-}
-
-// Whole steps on random tokens, after one to warm up: no data, no outputs. No step begins `limit` seconds after the
-// first; 0: no limit.
-StepTimes measure_steps(const config::Config& config, comm::Communicator& communicator, pipeline::Engine& engine,
-                        int64_t steps, double limit) {
-  StepTimes times;
-  double spent = 0;
-  for (int64_t step = 0; step < steps + 1; ++step) {
-    if (step > 1 && is_over(communicator, spent, limit)) break;
-    communicator.world().barrier();
-    const auto start = std::chrono::steady_clock::now();
-    const auto elapsed = [start] {
-      return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    };
-    const pipeline::Executor::ComputedSeconds computed_before = engine.executor().computed_seconds();
-    const pipeline::Gradients gradients = engine.forward_backward(
-        [&](int64_t microbatch, data::Batch& batch) { fill_with_random(config, engine, microbatch, batch); });
-    const double passed = elapsed();
-    engine.update(1e-4, gradients);
-    communicator.world().barrier();
-    const double took = elapsed();
-    spent += took;
-    if (step == 0) continue;
-    times.steps.push_back(took);
-    times.passes.push_back(passed);
-    for (const auto& [computation, total] : engine.executor().computed_seconds())
-      times.computed[computation].push_back(total - computed_before.at(computation));
-  }
-  return times;
-}
-
-int bench_step(const Options& options, comm::Communicator& communicator) {
-  const config::Config config = config::load(options.config, options.overrides, communicator.placement().world_size);
-  communicator.set_mesh(Mesh(config.mesh.sizes(), config.mesh.order));
-  const std::unique_ptr<device::Device> device = pipeline::make_rank_device(config, communicator.placement());
-  const double peak = peak_of_gpus(config, communicator, *device);
-  pipeline::Engine engine(config, communicator, *device);
-  const StepTimes times = measure_steps(config, communicator, engine, options.steps, options.seconds);
-  pipeline::Executor::ComputedSeconds computed;
-  for (const auto& [computation, of_steps] : times.computed) computed[computation] = median_of(of_steps);
-  show_pipeline(communicator, config, engine.microbatches(), computed, median_of(times.passes));
-  if (communicator.placement().rank != 0) return 0;
-  const auto [fastest, slowest] = std::minmax_element(times.steps.begin(), times.steps.end());
-  const double median = median_of(times.steps);
-  const auto tokens = static_cast<double>(config.train.global_batch_size * config.model.seq_length);
-  const double flops = training::flops_per_token(config.model, engine.model_parameters());
-  fmt::print(
-      "{} ranks of {} threads: {:.1f} ms a step (fastest {:.1f}, slowest {:.1f}), {:.0f} tokens/s, {:.1f} GFLOP/s\n"
-      "without the update: {:.1f} ms a step (fastest {:.1f})\n",
-      communicator.placement().world_size, device->threads(), 1e3 * median, 1e3 * *fastest, 1e3 * *slowest,
-      tokens / median, tokens * flops / median / 1e9, 1e3 * median_of(times.passes),
-      1e3 * *std::min_element(times.passes.begin(), times.passes.end()));
-  if (peak > 0)
-    fmt::print("{:.1f}% of the speed of light, which is {:.1f} TFLOP/s, the best plain product's\n",
-               100 * tokens * flops / median / peak, peak / 1e12);
-  return 0;
-}
-
-// The same steps under several values of a key, in turns, so that what else the machine does meets all alike: medians
-// of steps, and of each turn's ratio to the first value's.
-int bench_compare(const Options& options, comm::Communicator& communicator) {
-  constexpr int64_t kTurns = 7;
-  std::vector<config::Config> configs;
-  for (const std::string& value : options.values) {
-    std::vector<std::string> overrides = options.overrides;
-    overrides.push_back(options.key + "=" + value);
-    configs.push_back(config::load(options.config, overrides, communicator.placement().world_size));
-  }
-  const Mesh mesh(configs.front().mesh.sizes(), configs.front().mesh.order);
-  communicator.set_mesh(mesh);
-  std::vector<std::vector<double>> seconds(configs.size()), ratios(configs.size());
-  for (int64_t turn = 0; turn < kTurns; ++turn)
-    for (size_t i = 0; i < configs.size(); ++i) {
-      const auto device = pipeline::make_rank_device(configs[i], communicator.placement());
-      pipeline::Engine engine(configs[i], communicator, *device);
-      const StepTimes times = measure_steps(configs[i], communicator, engine, options.steps, options.seconds);
-      seconds[i].push_back(median_of(times.steps));
-      ratios[i].push_back(seconds[i].back() / seconds.front().back());
-    }
-  if (communicator.placement().rank != 0) return 0;
-  for (size_t i = 0; i < configs.size(); ++i)
-    fmt::print("{}={}: {:.1f} ms a step, {:.3f} of {}={}\n", options.key, options.values[i],
-               1e3 * median_of(seconds[i]), median_of(ratios[i]), options.key, options.values.front());
-  return 0;
-}
-
 }  // namespace
 
 void add_bench(CLI::App& app, Run& run, int* argc, char*** argv) {
@@ -387,18 +234,22 @@ void add_bench(CLI::App& app, Run& run, int* argc, char*** argv) {
   };
   add_rank_bench("collectives", "Collectives over all ranks", bench_collectives);
   const auto add_step_options = [&](CLI::App* command) {
-    command->add_option("CONFIG", options->config, "YAML file")->required();
-    command->add_option("KEY=VALUE", options->overrides, "Overrides, such as mesh.dp=4");
-    command->add_option("--steps", options->steps, "Measured steps, of a turn")->check(CLI::Range(1, 100000));
-    command->add_option("--seconds", options->seconds, "Begin no further step after so many seconds; 0: no limit")
+    command->add_option("CONFIG", options->steps.config, "YAML file")->required();
+    command->add_option("KEY=VALUE", options->steps.overrides, "Overrides, such as mesh.dp=4");
+    command->add_option("--steps", options->steps.steps, "Measured steps, of a turn")->check(CLI::Range(1, 100000));
+    command->add_option("--seconds", options->steps.seconds, "Begin no further step after so many seconds; 0: no limit")
         ->check(CLI::NonNegativeNumber);
   };
-  CLI::App* step = add_rank_bench("step", "Whole training steps of a config on random tokens", bench_step);
+  CLI::App* step = add_rank_bench(
+      "step", "Whole training steps of a config on random tokens",
+      [](const Options& all, comm::Communicator& communicator) { return bench_step(all.steps, communicator); });
   add_step_options(step);
-  CLI::App* compare = add_rank_bench("compare", "The same under several values of a key, in turns", bench_compare);
+  CLI::App* compare = add_rank_bench(
+      "compare", "The same under several values of a key, in turns",
+      [](const Options& all, comm::Communicator& communicator) { return bench_compare(all.steps, communicator); });
   add_step_options(compare);
-  compare->add_option("--key", options->key, "Key that differs, such as parallel.zero.stage")->required();
-  compare->add_option("--values", options->values, "Its values")->delimiter(',')->required();
+  compare->add_option("--key", options->steps.key, "Key that differs, such as parallel.zero.stage")->required();
+  compare->add_option("--values", options->steps.values, "Its values")->delimiter(',')->required();
 }
 
 }  // namespace quintet

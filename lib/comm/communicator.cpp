@@ -76,7 +76,8 @@ Communicator::~Communicator() {
 }
 
 void Communicator::set_mesh(const Mesh& mesh) {
-  QUINTET_CHECK(!mesh_, "the mesh is set already");
+  if (mesh_ == mesh) return;
+  QUINTET_CHECK(!mesh_, "the ranks have another mesh already");
   QUINTET_CHECK(mesh.world_size() == placement_.world_size, "a mesh of {} for {} ranks", mesh.world_size(),
                 placement_.world_size);
   mesh_ = mesh;

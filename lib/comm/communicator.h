@@ -37,7 +37,7 @@ class Communicator {
 
   const Placement& placement() const { return placement_; }
 
-  // Names ranks in reports and makes groups possible; called once.
+  // Names ranks in reports and makes groups possible. There is one mesh.
   void set_mesh(const Mesh& mesh);
   const Mesh& mesh() const;
   // "rank 5 (dp 0, tp 1, pp 1)"; before set_mesh "rank 5".

@@ -77,6 +77,8 @@ class Mesh {
   // "rank 5 (dp 0, tp 1, pp 1)": only axes of more than one rank are named.
   std::string label_of(int64_t rank) const;
 
+  bool operator==(const Mesh&) const = default;
+
  private:
   PerAxis<int64_t> sizes_;
   std::array<Axis, kAxisCount> order_;

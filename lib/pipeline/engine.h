@@ -57,6 +57,8 @@ class Engine {
   int64_t data_ranks() const;
   // The positions that this rank reads of each sequence.
   const std::vector<data::Chunk>& chunks() const { return executor_->context().chunks(); }
+  // What this rank read for the last step, by microbatch.
+  const std::vector<data::Batch>& batches() const { return batches_; }
   // Microbatches per rank and training step.
   int64_t microbatches() const;
 

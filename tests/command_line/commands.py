@@ -77,6 +77,13 @@ class Commands(CommandLineTest):
                 for word in words:
                     self.assertIn(word, text)
 
+    def test_bench_compares_values_on_one_mesh(self):
+        compare = ["bench", "compare", self.config, "--ranks", "2", "--steps", "1"]
+        text = self.succeed(*compare, "--key", "parallel.zero.stage", "--values", "0,1")
+        self.assertIn("parallel.zero.stage=1: ", text)
+        self.assert_error(self.quintet(*compare, "--key", "mesh.tp", "--values", "1,2"), 2,
+                          "--values: mesh.tp=2 has another mesh than mesh.tp=1")
+
     def test_unbuilt_commands_say_so(self):
         for arguments in (["eval", self.config, "--checkpoint", "x"], ["generate", "--prompt", "x"], ["plan", "--json"],
                           ["checkpoint", "verify", "x"], ["trace", "summary", "x"], ["data", "tokenize", "x"]):

@@ -17,10 +17,7 @@
 #include "lib/base/random.h"
 #include "lib/comm/communicator.h"
 #include "lib/config/load.h"
-#include "lib/data/dataset.h"
-#include "lib/optimizer/learning_rate.h"
-#include "lib/pipeline/engine.h"
-#include "lib/pipeline/rank_device.h"
+#include "lib/training/session.h"
 #include "tests/support/temporary_folder.h"
 
 namespace quintet::testing {
@@ -35,6 +32,7 @@ schedule: {decay: constant}
 device: {threads: 1}
 precision: {compute: fp64}
 data: {train: text.txt, validation: 0.1}
+fault: {watchdog_seconds: 120}
 )";
 
 // Words drawn by a fixed formula: enough order for a loss that falls.
@@ -102,54 +100,28 @@ int64_t count_strays(pipeline::Engine& engine, const NamedValues& weights) {
 }
 
 void train_rank(const config::Config& config, comm::Communicator& communicator, Run& run) {
-  communicator.set_mesh(Mesh(config.mesh.sizes(), config.mesh.order));
-  communicator.set_watchdog(120);
-  const auto device = pipeline::make_rank_device(config, communicator.placement());
-  pipeline::Engine engine(config, communicator, *device);
-
-  data::DatasetOptions options;
-  for (const config::DataSource& source : config.data.train) options.entries.push_back({source.path, source.weight});
-  options.sequence_length = config.model.seq_length;
-  options.seed = static_cast<uint64_t>(config.run.seed);
-  options.shuffle = config.data.shuffle;
-  if (config.data.end_of_document) options.reading.end_of_document = static_cast<int32_t>(*config.data.end_of_document);
-  options.documents = {.end_token = options.reading.end_of_document,
-                       .mask_attention = config.data.document_mask,
-                       .mask_end = config.data.mask_end_of_document};
-  data::Split split = data::open_split(options, {.fraction = std::get<double>(config.data.validation)});
-
-  const bool speaks = communicator.placement().rank == 0;
-  RankView& seen = run.ranks[static_cast<size_t>(communicator.placement().rank)];
+  training::Session session(config, communicator);
+  pipeline::Engine& engine = session.engine();
+  const bool speaks = session.is_first_rank();
+  RankView& seen = run.ranks[static_cast<size_t>(engine.rank())];
   seen.coordinate = engine.parameters().coordinate();
   using Values = pipeline::WholeParameters::Values;
-  const auto keep = [&](NamedValues& values, pipeline::WholeParameters::Values kind) {
+  const auto keep = [&](NamedValues& values, Values kind) {
     NamedValues found = copy_out(engine, kind);
     if (speaks) values = std::move(found);
   };
   keep(run.initial_weights, Values::weights);
-  data::BatchPlace place{.data_rank = engine.data_rank(),
-                         .data_ranks = engine.data_ranks(),
-                         .size = config.train.micro_batch_size,
-                         .chunks = engine.chunks()};
-  for (int64_t step = 1; step <= config.train.steps; ++step) {
-    communicator.traffic() = {};
-    const pipeline::Gradients found = engine.forward_backward([&](int64_t microbatch, data::Batch& batch) {
-      place.base = (step - 1) * config.train.global_batch_size;
-      place.microbatch = microbatch;
-      data::fill_batch(split.training, place, batch);
-      for (int64_t sample = 0; sample < batch.size; ++sample)
-        seen.ordinals.push_back(batch.rows[static_cast<size_t>(sample * engine.chunks().front().length)] /
-                                batch.sequence_length);
+  for (int64_t k = 1; k <= config.train.steps; ++k) {
+    const training::StepResult result = session.step(k, [&] {
+      for (const data::Batch& batch : engine.batches())
+        for (int64_t sample = 0; sample < batch.size; ++sample)
+          seen.ordinals.push_back(batch.rows[static_cast<size_t>(sample * engine.chunks().front().length)] /
+                                  batch.sequence_length);
+      if (k == 1) keep(run.gradients, Values::gradients);
     });
-    if (step == 1) keep(run.gradients, Values::gradients);
-    engine.update(optimizer::learning_rate(config.optimizer, config.schedule, step), found);
-    comm::Traffic traffic = communicator.traffic();
-    for (PerAxis<int64_t>* counts : {&traffic.bytes, &traffic.operations})
-      communicator.world()
-          .all_reduce(Tensor(counts->values.data(), DType::i64, {kAxisCount}), comm::Reduction::max, "traffic")
-          .wait();
     seen.held_bytes.push_back(engine.ledger().held_bytes());
     if (!speaks) continue;
+    const pipeline::Gradients& found = result.gradients;
     run.losses.push_back(found.loss);
     run.norms.push_back(found.norm);
     run.counted.push_back(found.counted);
@@ -158,20 +130,12 @@ void train_rank(const config::Config& config, comm::Communicator& communicator, 
                              .loads = found.routing.loads,
                              .dropped = found.routing.dropped,
                              .digest = found.routing.digest});
-    run.comm_bytes.push_back(traffic.bytes);
-    run.operations.push_back(traffic.operations);
+    run.comm_bytes.push_back(result.traffic.bytes);
+    run.operations.push_back(result.traffic.operations);
   }
   seen.peak_bytes = engine.ledger().peak_bytes();
   seen.peak_by_owner = engine.ledger().peak_by_owner();
-  const int64_t samples =
-      std::min(config.train.eval_steps * config.train.global_batch_size, split.validation->windows());
-  place.base = 0;
-  place.limit = samples;
-  const double validation = engine.evaluate(data::microbatches_for(samples, place.data_ranks, place.size),
-                                            [&](int64_t microbatch, data::Batch& batch) {
-                                              place.microbatch = microbatch;
-                                              data::fill_batch(*split.validation, place, batch);
-                                            });
+  const double validation = session.evaluate();
   keep(run.weights, Values::weights);
   if (speaks) run.validation_loss = validation;
   communicator.world().barrier();  // run.weights is there
