@@ -73,18 +73,4 @@ Shape shard_shape(const ParameterSpec& spec, const Mesh& mesh) {
   return from_sizes(sizes, rank);
 }
 
-int64_t global_element(const ParameterSpec& spec, const Mesh& mesh, const Coordinate& coordinate, int64_t index) {
-  const Shape local = shard_shape(spec, mesh);
-  const bool is_matrix = local.rank() == 2;
-  std::array<int64_t, 2> place = {is_matrix ? index / local[1] : index, is_matrix ? index % local[1] : 0};
-  for (const Axis axis : kAxes) {
-    const Placement& placement = spec.along[axis];
-    if (placement.kind != Placement::Kind::split) continue;
-    int64_t& at = place[static_cast<size_t>(placement.dimension)];
-    at += coordinate[axis] / placement.copies(mesh.size(axis)) * local[placement.dimension];
-    if (at >= spec.shape[placement.dimension]) return kPadding;
-  }
-  return is_matrix ? place[0] * spec.shape[1] + place[1] : place[0];
-}
-
 }  // namespace quintet::parallel

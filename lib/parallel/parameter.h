@@ -127,9 +127,6 @@ class Parameter {
 // elements the first along tp and pp; of one holder, that one. Data ranks are not told apart.
 bool is_first_holder(const ParameterSpec& spec, const Mesh& mesh, const Coordinate& coordinate);
 
-constexpr int64_t kPadding = -1;
-// The element of the whole tensor at which element `index` of the shard at `coordinate` stands, or kPadding.
-int64_t global_element(const ParameterSpec& spec, const Mesh& mesh, const Coordinate& coordinate, int64_t index);
 // The shape of a shard; every cut dimension must divide.
 Shape shard_shape(const ParameterSpec& spec, const Mesh& mesh);
 

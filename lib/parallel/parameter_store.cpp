@@ -6,6 +6,7 @@
 #include "lib/base/integers.h"
 #include "lib/base/parallel.h"
 #include "lib/base/random.h"
+#include "lib/parallel/element_runs.h"
 
 namespace quintet::parallel {
 namespace {
@@ -123,13 +124,15 @@ void ParameterStore::draw(device::Device& device, uint64_t seed, const Parameter
     const int64_t first = span.range.begin - span.parameter->offset() + done,
                   count = std::min(span.range.count - done, kChunk);
     parallel_for(device.threads(), count, kGrain, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        const int64_t element = global_element(spec, mesh_, coordinate_, first + i);
-        double value = element == kPadding ? 0 : spec.init.value;
-        if (spec.init.kind == Init::Kind::normal && element != kPadding)
-          value *= normal(seed, static_cast<uint64_t>(element), stream);
-        drawn[static_cast<size_t>(i)] = static_cast<Drawn>(value);
-      }
+      std::fill(drawn.begin() + begin, drawn.begin() + end, Drawn{0});  // what padding keeps
+      for_each_run(spec, mesh_, coordinate_, first + begin, end - begin, [&](const ElementRun& run) {
+        Drawn* values_of_run = drawn.data() + (run.shard - first);
+        for (int64_t i = 0; i < run.count; ++i) {
+          double value = spec.init.value;
+          if (spec.init.kind == Init::Kind::normal) value *= normal(seed, static_cast<uint64_t>(run.whole + i), stream);
+          values_of_run[i] = static_cast<Drawn>(value);
+        }
+      });
     });
     device.copy(Tensor(drawn.data(), kDTypeOf<Drawn>, {count}), values.rows(done, count));
   }

@@ -5,7 +5,7 @@
 
 #include "lib/checkpoint/hugging_face.h"
 #include "lib/checkpoint/safetensors.h"
-#include "lib/pipeline/model_parameters.h"
+#include "lib/checkpoint/whole_parameters.h"
 
 namespace quintet::training {
 namespace {
@@ -25,7 +25,7 @@ std::vector<checkpoint::TensorEntry> entries(pipeline::Engine& engine, bool grad
   return result;
 }
 
-pipeline::WholeParameters whole_parameters(pipeline::Engine& engine) {
+checkpoint::WholeParameters whole_parameters(pipeline::Engine& engine) {
   return {engine.model_parameters(), engine.communicator(), engine.device(), engine.parameters(), engine.optimizer()};
 }
 
@@ -33,9 +33,9 @@ pipeline::WholeParameters whole_parameters(pipeline::Engine& engine) {
 
 void dump_weights(pipeline::Engine& engine, const config::Config& config, const std::string& folder, int64_t step) {
   const std::vector<checkpoint::TensorEntry> all = entries(engine, /*gradients=*/false);
-  pipeline::WholeParameters whole = whole_parameters(engine);
+  checkpoint::WholeParameters whole = whole_parameters(engine);
   const auto gather = [&](const checkpoint::TensorEntry& entry) {
-    return whole.gather(entry.name, pipeline::WholeParameters::Values::weights);
+    return whole.gather(entry.name, checkpoint::WholeParameters::Values::weights);
   };
   if (engine.rank() == 0) {
     checkpoint::write_hugging_face(fmt::format("{}/weights/step_{:08}", folder, step), config.model, all, gather);
@@ -47,9 +47,9 @@ void dump_weights(pipeline::Engine& engine, const config::Config& config, const 
 
 void dump_gradients(pipeline::Engine& engine, const std::string& folder, int64_t step) {
   const std::vector<checkpoint::TensorEntry> all = entries(engine, /*gradients=*/true);
-  pipeline::WholeParameters whole = whole_parameters(engine);
+  checkpoint::WholeParameters whole = whole_parameters(engine);
   const auto gather = [&](const checkpoint::TensorEntry& entry) {
-    return whole.gather(entry.name, pipeline::WholeParameters::Values::gradients);
+    return whole.gather(entry.name, checkpoint::WholeParameters::Values::gradients);
   };
   if (engine.rank() != 0) {
     for (const checkpoint::TensorEntry& entry : all) gather(entry);

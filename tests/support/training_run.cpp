@@ -15,8 +15,10 @@
 #include <fmt/core.h>
 
 #include "lib/base/random.h"
+#include "lib/checkpoint/whole_parameters.h"
 #include "lib/comm/communicator.h"
 #include "lib/config/load.h"
+#include "lib/parallel/element_runs.h"
 #include "lib/training/session.h"
 #include "tests/support/temporary_folder.h"
 
@@ -49,12 +51,12 @@ double as_double(double value) { return value; }
 double as_double(bfloat16 value) { return static_cast<float>(value); }
 
 // The whole tensors, on rank 0; what is not trained has no gradient.
-NamedValues copy_out(pipeline::Engine& engine, pipeline::WholeParameters::Values kind) {
-  pipeline::WholeParameters whole(engine.model_parameters(), engine.communicator(), engine.device(),
-                                  engine.parameters(), engine.optimizer());
+NamedValues copy_out(pipeline::Engine& engine, checkpoint::WholeParameters::Values kind) {
+  checkpoint::WholeParameters whole(engine.model_parameters(), engine.communicator(), engine.device(),
+                                    engine.parameters(), engine.optimizer());
   NamedValues values;
   for (const pipeline::ModelParameter& parameter : engine.model_parameters()) {
-    if (kind == pipeline::WholeParameters::Values::gradients && !parameter.spec.trained) continue;
+    if (kind == checkpoint::WholeParameters::Values::gradients && !parameter.spec.trained) continue;
     const Tensor tensor = whole.gather(parameter.spec.name, kind);
     if (!tensor) continue;
     visit_storage_type(tensor.dtype(), [&]<typename T>() {
@@ -80,11 +82,13 @@ int64_t count_strays(pipeline::Engine& engine, const NamedValues& weights) {
     visit_storage_type(dtype, [&]<typename T>() {
       std::vector<T> own(static_cast<size_t>(parameter.elements()));
       engine.device().copy(weight, Tensor(own.data(), dtype, parameter.shape()));
-      for (int64_t i = 0; i < std::ssize(own); ++i) {
-        const int64_t element = parallel::global_element(parameter.spec(), store.mesh(), store.coordinate(), i);
-        const double expected = element == parallel::kPadding ? 0 : whole[static_cast<size_t>(element)];
-        const double value = as_double(own[static_cast<size_t>(i)]);
-        if (std::memcmp(&value, &expected, sizeof value) != 0) ++strays;
+      std::vector<double> expected(own.size(), 0);
+      parallel::for_each_run(parameter.spec(), store.mesh(), store.coordinate(), [&](const parallel::ElementRun& run) {
+        std::copy_n(whole.begin() + run.whole, run.count, expected.begin() + run.shard);
+      });
+      for (size_t i = 0; i < own.size(); ++i) {
+        const double value = as_double(own[i]);
+        if (std::memcmp(&value, &expected[i], sizeof value) != 0) ++strays;
       }
     });
   }
@@ -105,7 +109,7 @@ void train_rank(const config::Config& config, comm::Communicator& communicator, 
   const bool speaks = session.is_first_rank();
   RankView& seen = run.ranks[static_cast<size_t>(engine.rank())];
   seen.coordinate = engine.parameters().coordinate();
-  using Values = pipeline::WholeParameters::Values;
+  using Values = checkpoint::WholeParameters::Values;
   const auto keep = [&](NamedValues& values, Values kind) {
     NamedValues found = copy_out(engine, kind);
     if (speaks) values = std::move(found);
